@@ -133,7 +133,7 @@ def test_every_import_is_a_declared_dependency() -> None:
     brought = {"triton": "torch", "llvmlite": "numba"}  # by another package, and used only where that one is at work
     imports = third_party_imports()
     assert not {name: files for name, files in imports.items() if name not in {*always, *EXTRAS, *brought}}
-    assert (always | set(EXTRAS)) - set(imports) <= {"tensorboard"}  # torch.utils.tensorboard imports it
+    assert (always | set(EXTRAS)) - set(imports) <= {"tensorboard", "s3fs", "gcsfs"}  # torch and fsspec import them
 
 
 def test_our_packages_hide_no_installed_one() -> None:

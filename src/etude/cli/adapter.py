@@ -28,6 +28,7 @@ import typer
 from etude.cli.activity import show_activity, until_first, yield_to
 from etude.cli.words import parse_columns, parse_numbers, parse_share, parse_values, split_settings
 from etude.errors import UserError
+from etude.text.remote.urls import is_url
 
 Result = TypeVar("Result")
 
@@ -282,10 +283,17 @@ def _option(
     if is_required and not required:
         default = None
     annotated: Any = kind if is_required and required else kind | None
+    takes_url = kind is Path and str in parts
     option = typer.Option(
-        *flags, help=helps[name], show_default=not is_required and default is not None and default is not False
-    )
+        *flags, help=helps[name], show_default=not is_required and default is not None and default is not False,
+        parser=_parse_place if takes_url else None, metavar="PATH" if takes_url else None,
+    )  # fmt: skip
     return _parameter(name, Annotated[annotated, option], default)
+
+
+def _parse_place(text: str) -> str | Path:
+    """A path, or a URL as it is: a path would lose a slash of it."""
+    return text if is_url(text) else Path(text)
 
 
 def _convert(value: Any, name: str, annotation: Any) -> Any:

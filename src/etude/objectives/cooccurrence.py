@@ -128,7 +128,7 @@ class Cooccurrence(PretrainingObjective[Static, EntryRow, EntryBatch]):
 
     def rows(self, corpus: Corpus, seed: int) -> Entries:
         settings = self.settings
-        train = corpus if corpus.split == "train" else Corpus.open(corpus.folder)
+        train = corpus.open_split("train")
         self._shape[0].set_counts(train.token_counts())
         counting = CountSettings(settings.window, settings.symmetric, settings.by_distance)
         key = f"{corpus.fingerprint} {corpus.split} {counting.key}"

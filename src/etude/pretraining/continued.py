@@ -104,7 +104,7 @@ def check_tokenizers(start: StartWeights, corpus: Corpus) -> None:
     """Raise UserError where the text was not prepared with the tokenizer of the model to start from."""
     if start.tokenizer.fingerprint != corpus.tokenizer.fingerprint:
         raise UserError(
-            f"{start.folder} and {corpus.folder} have different tokenizers: a token would mean two things. "
+            f"{start.folder} and {corpus.location} have different tokenizers: a token would mean two things. "
             f"Prepare the text with the model's: etude prepare ... --tokenizer {start.folder}"
         )
 

@@ -68,7 +68,7 @@ class FirstWeights:
             )
         if isinstance(corpus, Corpus) and corpus.graph is not None and corpus.graph != table.graph:
             raise UserError(
-                f"{corpus.folder} is linked to another graph (fingerprint {corpus.graph[:16]}) than the vectors of "
+                f"{corpus.location} is linked to another graph (fingerprint {corpus.graph[:16]}) than the vectors of "
                 f"{self.source} belong to ({table.graph[:16]}). Link the text to the graph of the vectors."
             )
         width = recipe.model.model_dump()["entity_width"]

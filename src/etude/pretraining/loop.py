@@ -52,7 +52,7 @@ def build_rows(recipe: Recipe, corpus: Source, objective: PretrainingObjective) 
     rows = objective.rows(corpus, recipe.train.seed)
     if len(rows) == 0 and isinstance(corpus, Corpus):
         raise UserError(
-            f"{corpus.folder} holds {corpus.total:,} tokens: not enough for one row of {rows.row_tokens} tokens. "
+            f"{corpus.location} holds {corpus.total:,} tokens: not enough for one row of {rows.row_tokens} tokens. "
             "Prepare more text, or choose a smaller model.context and objective.row_tokens."
         )
     return rows

@@ -130,7 +130,7 @@ def _open_run(
     source = open_source(corpus, run.recipe)
     if isinstance(source, Corpus) and source.tokenizer.fingerprint != run.tokenizer.fingerprint:
         raise UserError(
-            f"{folder} and {source.folder} have different tokenizers. Prepare the text with the run's: "
+            f"{folder} and {source.location} have different tokenizers. Prepare the text with the run's: "
             f"etude prepare ... --tokenizer {folder}"
         )
     model, objective, _ = load_learner(run)

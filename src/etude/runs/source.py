@@ -18,6 +18,7 @@ from etude.settings import read_json
 from etude.text.checked_files import MANIFEST
 from etude.text.corpus.corpus import Corpus
 from etude.text.corpus.manifest import TokenizerEntry
+from etude.text.remote.urls import is_url, make_local
 
 Source = Corpus | GraphSplit
 ORIGIN = "origin.json"
@@ -83,7 +84,7 @@ def held_out(source: Source) -> Source | None:
     if isinstance(source, GraphSplit):
         return source.held_out
     part = source.manifest["parts"].get("valid")
-    return Corpus.open(source.folder, split="valid") if part and part["tokens"] else None
+    return source.open_split("valid") if part and part["tokens"] else None
 
 
 def describe_source(source: Source) -> str:
@@ -119,7 +120,9 @@ def _describe_entry(entry: TokenizerEntry) -> str:
 def source_files(source: Source) -> dict[str, str]:
     """The files of a run that say what it reads, by name: its origin, and the tokenizer or the names of the graph."""
     kind = "graph" if isinstance(source, GraphSplit) else "corpus"
-    content: dict[str, object] = {kind: str(source.folder.resolve()), "fingerprint": source.fingerprint}
+    is_remote = isinstance(source, Corpus) and is_url(source.location)
+    place = source.location if isinstance(source, Corpus) and is_remote else str(source.folder.resolve())
+    content: dict[str, object] = {kind: place, "fingerprint": source.fingerprint}
     if isinstance(source, Corpus) and source.pairs is not None:  # what a file of pairs to translate calls its columns
         content["pairs"] = list(source.pairs)
     files = {ORIGIN: json.dumps(content, indent=1, ensure_ascii=False)}
@@ -130,8 +133,8 @@ def reopen_source(run: Path, recipe: Recipe, folder: str | Path | None = None) -
     """Open the source of a run, from `folder` where it moved, after checking that it is still the same one."""
     origin = read_origin(run)
     kind = "graph" if recipe.reads_graph else "corpus"
-    path = Path(folder or (origin.get("graph") if recipe.reads_graph else origin.get("corpus")) or "")
-    if not (path / MANIFEST).is_file():
+    path = str(make_local(str(folder or (origin.get("graph") if recipe.reads_graph else origin.get("corpus")) or "")))
+    if not is_url(path) and not (Path(path) / MANIFEST).is_file():
         raise UserError(f"The {kind} of {run} is not at {path}. Say where it is now with --corpus FOLDER.")
     source = open_source(path, recipe)
     if source.fingerprint != origin["fingerprint"]:

@@ -54,7 +54,7 @@ def parse_manifest(path: Path, content: bytes, advice: str) -> dict[str, Any]:
     return values
 
 
-def _parse_json(path: Path, content: bytes, advice: str) -> dict[str, Any]:
+def _parse_json(path: str | Path, content: bytes, advice: str) -> dict[str, Any]:
     try:
         values = json.loads(content)
     except (ValueError, RecursionError):
@@ -64,7 +64,7 @@ def _parse_json(path: Path, content: bytes, advice: str) -> dict[str, Any]:
     return values
 
 
-def _check_signature(path: Path, values: dict[str, Any], content: bytes, advice: str) -> None:
+def _check_signature(path: str | Path, values: dict[str, Any], content: bytes, advice: str) -> None:
     """Take the hash out of the values of a manifest, and check that they are written as they were."""
     if values.pop(SIGNATURE, None) is None:
         raise UserError(
@@ -93,7 +93,7 @@ def load_manifest(folder: Path, shape: type[Shape], noun: str, version: int, com
 
     `command` is what makes one.
     """
-    path, advice = folder / MANIFEST, f"Prepare the {noun} again."
+    path = folder / MANIFEST
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -101,6 +101,12 @@ def load_manifest(folder: Path, shape: type[Shape], noun: str, version: int, com
             raise UserError(f"{folder} is not a {noun}: it is a file. Make one with '{command} -o FOLDER'.") from None
         what = "there is no such folder" if not folder.exists() else f"it has no {MANIFEST}"
         raise UserError(f"{folder} is not a {noun}: {what}. Make one with '{command} -o {folder}'.") from None
+    return check_manifest(content, str(path), shape, noun, version, command)
+
+
+def check_manifest(content: bytes, path: str, shape: type[Shape], noun: str, version: int, command: str) -> Shape:
+    """Check the content of a manifest against its hash and its shape; `path` is where it was read, or its URL."""
+    advice = f"Prepare the {noun} again."
     manifest = _parse_json(path, content, advice)
     if manifest.get("format") != f"etude {noun}":
         raise UserError(f"{path} is not the manifest of a {noun}. Make one with '{command}'.")
@@ -108,7 +114,7 @@ def load_manifest(folder: Path, shape: type[Shape], noun: str, version: int, com
         text = str(manifest.get("version"))[:20]
         raise UserError(f"{path} has format version {escape_path(text)}; this version of etude reads {version}.")
     _check_signature(path, manifest, content, advice)
-    return check_values(manifest, shape, str(path), advice)
+    return check_values(manifest, shape, path, advice)
 
 
 def check_file(path: Path, entry: FileEntry, hashing: bool, noun: str) -> None:

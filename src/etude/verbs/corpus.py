@@ -44,7 +44,8 @@ def prepare(
     """Turn text into a corpus: tokenised, split into documents, sentences and words, with a part held out.
 
     SOURCES are files, folders or quoted patterns of .txt (documents parted by blank lines), .jsonl, .csv, .tsv or
-    .parquet, each also packed as .gz, .xz or .zst, or hub:NAME for a data set of the hub; pairs also of .tmx.
+    .parquet, each also packed as .gz, .xz or .zst, here or behind s3://, gs://, hf:// or https://; or hub:NAME for a
+    data set of the hub; pairs also of .tmx.
 
     A tokenizer is trained on the text (word:50000, wordpiece:8000, bpe:16000, bytebpe:16000, unigram:8000, char; with
     ',lower', ',form=nfkc' or ',min=5' behind) or taken as it is: the path of a tokenizer.json, a vocab.txt, a
@@ -53,8 +54,8 @@ def prepare(
     Interrupted, the same command goes on where it stopped.
 
     Args:
-        sources: Files, folders, patterns, or hub:NAME.
-        out: The corpus folder to make.
+        sources: Files, folders, patterns, URLs of them (s3://, gs://, hf://, https://), or hub:NAME.
+        out: The corpus folder to make, or its URL: s3://bucket/corpus.
         tokenizer: What to train, or the path of one.
         valid: Share of documents held out, 0.01 unless given; of a graph, a file or a share of triples, 0 unless given.
         text_field: Field or column that holds the text of a record.

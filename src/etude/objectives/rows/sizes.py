@@ -33,9 +33,9 @@ def whole_rows(requested: int | None, length: int, least: int) -> int:
 
 
 def corpus_name(corpus: Corpus) -> str:
-    """The folder of a corpus, or its size where it lies in memory."""
+    """The folder or URL of a corpus, or its size where it lies in memory."""
     try:
-        return str(corpus.folder)
+        return corpus.location
     except ValueError:
         return repr(corpus)
 

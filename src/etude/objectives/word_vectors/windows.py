@@ -202,7 +202,7 @@ class Windows(PretrainingObjective[Static, Row, WindowBatch]):
 
     def rows(self, corpus: Corpus, seed: int) -> Spans:
         # a held-out part is judged with the chance of the training text
-        train = corpus if corpus.split == "train" else Corpus.open(corpus.folder)
+        train = corpus.open_split("train")
         model = self._shape[0]
         if model.settings.buckets:
             model.set_spellings(list_token_strings(train.tokenizer))

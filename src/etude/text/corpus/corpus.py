@@ -15,6 +15,8 @@ memory when first read:
 Pairs may have a tokenizer for each side: then target_tokenizer.json lies beside tokenizer.json, and ids of a target
 are under it.
 
+A corpus may stay in a store: opened by its URL, its files come when they are first read (text/remote/remote_shards.py).
+
 The manifest has the length and SHA-256 of every file. Lengths are checked whenever a corpus is opened; hashes too
 where the split is small enough (ALWAYS_HASHED), and all of them with `verify=True`. No document spans two shards.
 """
@@ -23,7 +25,7 @@ from __future__ import annotations
 
 import bisect
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -32,7 +34,7 @@ from typing import Self
 import numpy as np
 
 from etude.errors import UserError
-from etude.text.checked_files import ALWAYS_HASHED, check_file, load_array
+from etude.text.checked_files import ALWAYS_HASHED, MANIFEST, check_file, load_array
 from etude.text.corpus.bounds import BOUND, Bounds, group_by_shard
 from etude.text.corpus.entities import ENTITY, is_well_formed
 from etude.text.corpus.manifest import (
@@ -46,8 +48,11 @@ from etude.text.corpus.manifest import (
     TokenizerEntry,
     corpus_pairs,
     read_manifest,
+    read_remote_manifest,
 )  # fmt: skip
 from etude.text.corpus.shard import MappedShards, Shard, Shards, choose_id_dtype
+from etude.text.remote.remote_shards import RemoteFiles, RemoteShards
+from etude.text.remote.urls import is_url, join_url, make_local
 from etude.text.tokenizer.pair_tokenizer import TARGET_FILE, PairTokenizer
 from etude.text.tokenizer.tokenizer import TOKENIZER_FILE, Tokenizer
 
@@ -57,11 +62,13 @@ class Corpus:
 
     def __init__(
         self, shards: Shards, sizes: Sequence[ShardSize], tokenizer: Tokenizer, manifest: Manifest, split: str,
-        folder: Path | None,
+        folder: Path | RemoteFiles | None,
     ) -> None:  # fmt: skip
         """`sizes` are those of the shards: opening reads no shard. `folder` None is a corpus in memory."""
         self._shards, self._sizes = shards, sizes
-        self.tokenizer, self.manifest, self.split, self._folder = tokenizer, manifest, split, folder
+        self.tokenizer, self.manifest, self.split = tokenizer, manifest, split
+        self._folder = folder if isinstance(folder, Path) else None
+        self._remote = folder if isinstance(folder, RemoteFiles) else None
 
         def running_totals(field: Count) -> list[int]:
             return [0, *np.cumsum([size[field] for size in sizes], dtype=np.int64).tolist()]
@@ -75,9 +82,20 @@ class Corpus:
     @property
     def folder(self) -> Path:
         """The folder of a corpus on disk."""
+        if self._remote is not None:
+            raise UserError(f"{self._remote.url} is not on this machine. Copy it to a folder, and name that.")
         if self._folder is None:
             raise ValueError("a corpus in memory has no folder")
         return self._folder
+
+    @property
+    def location(self) -> str:
+        """The folder or the URL of a corpus that has one."""
+        return self._remote.url if self._remote is not None else str(self.folder)
+
+    def open_split(self, split: str) -> Corpus:
+        """Open another split of the same corpus."""
+        return self if split == self.split else Corpus.open(self.location, split)
 
     @property
     def pairs(self) -> tuple[str, str] | None:
@@ -91,19 +109,17 @@ class Corpus:
 
     @classmethod
     def open(cls, folder: str | Path, split: str = "train", verify: bool | None = None) -> Self:
-        """Open a split of a corpus folder and check the length of its files.
+        """Open a split of a corpus folder and check the length of its files; or one at a URL, whose files stay there.
 
-        `verify` True checks every hash and the order of bounds too; False checks no hash.
+        `verify` True checks every hash and the order of bounds too; False checks no hash. Files of a store are checked
+        whenever they come.
         """
+        folder = make_local(folder)
+        if isinstance(folder, str) and is_url(folder):
+            return cls._open_remote(folder, split, bool(verify))
         folder = Path(folder)
         manifest = read_manifest(folder)
-        if split not in manifest["parts"]:
-            raise UserError(f"The corpus {folder} has no split '{split}'. Splits: {', '.join(manifest['parts'])}.")
-        entry = manifest["parts"][split]
-        if not entry["tokens"]:
-            raise UserError(
-                f"The split '{split}' of the corpus {folder} is empty. Prepare it again with --valid above 0."
-            )
+        entry = _select_split(manifest, split, str(folder))
         shards = entry["shards"]
         files = {name: file for shard in shards for name, file in shard["files"].items()}
         files[COUNTS] = entry["counts"]
@@ -113,6 +129,25 @@ class Corpus:
         tokenizer = _read_tokenizers(folder, manifest)
         mapped = MappedShards(folder / split, shards, tokenizer.largest_vocab)
         corpus = cls(mapped, shards, tokenizer, manifest, split, folder)
+        if verify:
+            corpus._verify()
+        return corpus
+
+    @classmethod
+    def _open_remote(cls, url: str, split: str, verify: bool) -> Self:
+        """Open a split at a URL: the manifest and the tokenizer are asked for at once, and nothing else."""
+        files = RemoteFiles(url)
+        names = {name: join_url(files.url, name) for name in (MANIFEST, TOKENIZER_FILE, TARGET_FILE)}
+        contents = files.storage.read_all(names.values())
+        manifest = read_remote_manifest(contents.get(names[MANIFEST]), files.url)
+        entry = _select_split(manifest, split, files.url)
+        tokenizer = _build_tokenizers({name: contents.get(place) for name, place in names.items()}, manifest, files.url)
+        if verify:
+            for shard in entry["shards"]:
+                for name, file in shard["files"].items():
+                    files.fetch(f"{split}/{name}", file, verify=True)
+        shards = RemoteShards(files, split, entry["shards"], tokenizer.largest_vocab)
+        corpus = cls(shards, entry["shards"], tokenizer, manifest, split, files)
         if verify:
             corpus._verify()
         return corpus
@@ -184,7 +219,7 @@ class Corpus:
         """Return the entities of tokens start..stop, int32: -1 none, e a mention's first piece, -2 - e a later one."""
         if self.graph is None:
             raise UserError(
-                f"{self._folder or 'This corpus'} has no entities: it was not linked to a graph. "
+                f"{self._describe()} has no entities: it was not linked to a graph. "
                 "Prepare it with --link GRAPH, and with --anchors where the text has links."
             )
         pieces = [np.zeros(0, np.int32)]
@@ -238,18 +273,26 @@ class Corpus:
 
     def token_counts(self) -> np.ndarray:
         """Return how often each id occurs in this split, (V,) int64."""
-        if self._folder is not None:
-            path = self._folder / self.split / COUNTS
+        if self._folder is not None or self._remote is not None:
+            path = self._find_counts()
             counts = load_array(path, "Prepare the corpus again.")
             if counts.shape != (self.tokenizer.largest_vocab,) or counts.dtype != np.int64 or (counts < 0).any():
                 raise UserError(f"{path} is damaged: no count for each token. Prepare the corpus again.")
             return counts
         return np.bincount(self.tokens(0, self.total), minlength=self.tokenizer.largest_vocab).astype(np.int64)
 
+    def _find_counts(self) -> Path:
+        if self._remote is not None:
+            return self._remote.fetch(f"{self.split}/{COUNTS}", self.manifest["parts"][self.split]["counts"])
+        return self.folder / self.split / COUNTS
+
+    def _describe(self) -> str:
+        return "This corpus" if self._folder is None and self._remote is None else self.location
+
     @cached_property
     def fingerprint(self) -> str:
         """One hash over the tokenizer and every array of the split."""
-        if self._folder is not None:
+        if self._folder is not None or self._remote is not None:
             entry = self.manifest["parts"][self.split]
             hashes = [file["sha256"] for shard in entry["shards"] for file in shard["files"].values()]
         else:
@@ -281,23 +324,42 @@ class Corpus:
     def __reduce__(self) -> tuple[object, ...]:
         if self._folder is not None:  # a loader in another process maps the files again
             return Corpus.open, (self._folder, self.split, False)
+        if self._remote is not None:
+            return Corpus.open, (self._remote.url, self.split, False)
         return Corpus, (self._shards, self._sizes, self.tokenizer, self.manifest, self.split, None)
+
+
+def _select_split(manifest: Manifest, split: str, place: str) -> SplitEntry:
+    """Return the entry of a split; UserError where there is none, or nothing in it."""
+    if split not in manifest["parts"]:
+        raise UserError(f"The corpus {place} has no split '{split}'. Splits: {', '.join(manifest['parts'])}.")
+    entry = manifest["parts"][split]
+    if not entry["tokens"]:
+        raise UserError(f"The split '{split}' of the corpus {place} is empty. Prepare it again with --valid above 0.")
+    return entry
 
 
 def _read_tokenizers(folder: Path, manifest: Manifest) -> Tokenizer:
     """Open the corpus's tokenizer, or both where each side of its pairs has one."""
-    content = _read_tokenizer(folder / TOKENIZER_FILE, manifest["tokenizer"])
+    paths = {name: folder / name for name in (TOKENIZER_FILE, TARGET_FILE)}
+    contents = {name: path.read_bytes() if path.is_file() else None for name, path in paths.items()}
+    return _build_tokenizers(contents, manifest, str(folder))
+
+
+def _build_tokenizers(contents: Mapping[str, bytes | None], manifest: Manifest, place: str) -> Tokenizer:
+    """Build the tokenizers of the corpus at `place` from the content of its files."""
+    content = _check_tokenizer(contents[TOKENIZER_FILE], manifest["tokenizer"], f"{place}/{TOKENIZER_FILE}")
     if "target_tokenizer" not in manifest:
         return Tokenizer(content)
-    target = Tokenizer(_read_tokenizer(folder / TARGET_FILE, manifest["target_tokenizer"]))
-    return PairTokenizer(content, target, str(folder))
+    path = f"{place}/{TARGET_FILE}"
+    target = Tokenizer(_check_tokenizer(contents[TARGET_FILE], manifest["target_tokenizer"], path))
+    return PairTokenizer(content, target, place)
 
 
-def _read_tokenizer(path: Path, entry: TokenizerEntry) -> str:
+def _check_tokenizer(content: bytes | None, entry: TokenizerEntry, path: str) -> str:
     """Return the text of a tokenizer of the corpus after a check of its hash."""
-    if not path.is_file():
+    if content is None:
         raise UserError(f"{path} is missing from the corpus. Prepare the corpus again.")
-    content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != entry["fingerprint"]:
         raise UserError(
             f"{path} is not the tokenizer this corpus was made with (its hash is not the one in the manifest). "

@@ -13,9 +13,10 @@ from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
 from etude.errors import UserError
 from etude.settings import Count as Size
-from etude.text.checked_files import MANIFEST, FileEntry, load_manifest
+from etude.text.checked_files import MANIFEST, FileEntry, check_manifest, load_manifest
 
 COUNTS = "counts.npy"
+COMMAND = "etude prepare TEXT"
 ADVICE = "Prepare the corpus again."
 FORMAT, VERSION = "etude corpus", 1
 SPLITS = ("train", "valid")
@@ -149,14 +150,32 @@ def corpus_pairs(manifest: Manifest) -> tuple[str, str] | None:
 
 def read_manifest(folder: Path) -> Manifest:
     """Read and check the manifest of a corpus folder."""
-    manifest = load_manifest(folder, Manifest, "corpus", VERSION, "etude prepare TEXT")
+    manifest = load_manifest(folder, Manifest, "corpus", VERSION, COMMAND)
+    _check_splits(manifest, str(folder / MANIFEST))
+    return manifest
+
+
+def read_remote_manifest(content: bytes | None, url: str) -> Manifest:
+    """Check the manifest of a corpus at a URL, None where there is none; its files are cached by their hashes."""
+    if content is None:
+        raise UserError(f"{url} is not a corpus: it has no {MANIFEST}. Make one with '{COMMAND} -o {url}'.")
+    path = f"{url}/{MANIFEST}"
+    manifest = check_manifest(content, path, Manifest, "corpus", VERSION, COMMAND)
+    _check_splits(manifest, path)
+    for name, split in manifest["parts"].items():
+        files = [file for shard in split.get("shards", []) for file in shard["files"].values()]
+        if not all("sha256" in file for file in [*files, *([split["counts"]] if "counts" in split else [])]):
+            raise UserError(f"{path} is damaged: a file of '{name}' has no hash. {ADVICE}")
+    return manifest
+
+
+def _check_splits(manifest: Manifest, path: str) -> None:
     for name, split in manifest["parts"].items():
         shards = split.get("shards", [])
         if split["tokens"] and ("counts" not in split or not shards):
-            raise UserError(f"{folder / MANIFEST} is damaged: the split '{name}' has no shards. {ADVICE}")
+            raise UserError(f"{path} is damaged: the split '{name}' has no shards. {ADVICE}")
         for number, shard in enumerate(shards):
-            _check_shard(shard, f"{folder / MANIFEST} is damaged: shard {number} of '{name}'")
-    return manifest
+            _check_shard(shard, f"{path} is damaged: shard {number} of '{name}'")
 
 
 def _check_shard(shard: ShardEntry, place: str) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -39,22 +40,36 @@ class MappedShards:
     def __getitem__(self, number: int) -> Shard:
         shard = self.shards.get(number)
         if shard is None:
-            arrays = {}
-            for name in self.entries[number]["files"]:
-                _, array, suffix = name.split(".")
-                dtype = {"u16": "<u2", "u32": "<u4", "i32": "<i4", "bits": "u1", "utf8": "u1"}[suffix]
-                path = self.folder / name
-                # numpy cannot map an empty file; a shard of unknown-free, letterless tokens may have one
-                is_empty = self.entries[number]["files"][name]["bytes"] == 0
-                # as a plain array: every slice of a memmap object costs several times as much
-                arrays[array] = np.zeros(0, dtype) if is_empty else np.asarray(np.memmap(path, dtype=dtype, mode="r"))
-            shard = Shard(**arrays)
-            check_shard(shard, self.entries[number], self.vocab, f"Shard {number} of {self.folder}")
-            self.shards[number] = shard
+            entry = self.entries[number]
+            paths = {name: self.folder / name for name in entry["files"]}
+            shard = self.shards[number] = map_shard(paths, entry, self.vocab, f"Shard {number} of {self.folder}")
         return shard
 
 
-Shards = Sequence[Shard] | MappedShards
+def map_shard(paths: Mapping[str, Path], entry: ShardEntry, vocab: int, place: str) -> Shard:
+    """Map the files of a shard into memory, named as in its entry, and check what they hold."""
+    arrays = {}
+    for name, path in paths.items():
+        _, array, suffix = name.split(".")
+        dtype = {"u16": "<u2", "u32": "<u4", "i32": "<i4", "bits": "u1", "utf8": "u1"}[suffix]
+        # numpy cannot map an empty file; a shard of unknown-free, letterless tokens may have one
+        is_empty = entry["files"][name]["bytes"] == 0
+        # as a plain array: every slice of a memmap object costs several times as much
+        arrays[array] = np.zeros(0, dtype) if is_empty else np.asarray(np.memmap(path, dtype=dtype, mode="r"))
+    shard = Shard(**arrays)
+    check_shard(shard, entry, vocab, place)
+    return shard
+
+
+class LazyShards(Protocol):
+    """Shards that are opened when first read: mapped files, or files of a store (text/remote/remote_shards.py)."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> Shard: ...
+
+
+Shards = Sequence[Shard] | LazyShards
 
 
 def check_shard(shard: Shard, size: ShardSize, vocab: int, place: str) -> None:

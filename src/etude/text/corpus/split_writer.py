@@ -6,8 +6,9 @@ What was written after the last commit is truncated on restart, so a process may
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, TypedDict
+from typing import BinaryIO, Protocol, TypedDict
 
 import numpy as np
 
@@ -30,14 +31,24 @@ class Commit(TypedDict):
     lengths: dict[str, int]  # of the files of the current shard
 
 
+class Upload(Protocol):
+    """Where full shards go, of a corpus that does not stay on this machine (text/remote/shard_upload.py)."""
+
+    def add(self, paths: Sequence[Path]) -> None: ...
+
+    def release(self) -> None: ...
+
+    def send(self, path: Path) -> None: ...
+
+
 class SplitWriter:
     """Appends documents to the shards of one split."""
 
     def __init__(
         self, folder: Path, vocab: int, id_dtype: np.dtype, surfaces: bool, shard_tokens: int = SHARD_TOKENS,
-        entities: bool = False,
+        entities: bool = False, upload: Upload | None = None,
     ) -> None:  # fmt: skip
-        self.folder, self.shard_tokens = folder, shard_tokens
+        self.folder, self.shard_tokens, self.upload = folder, shard_tokens, upload
         self.dtypes = {"tokens": id_dtype, "documents": BOUND, "sentences": BOUND, "words": np.dtype("u1")}
         if surfaces:
             self.dtypes |= {"surfaces": np.dtype("u1"), "letters": BOUND}
@@ -107,11 +118,16 @@ class SplitWriter:
         self._flush(close=True)
         for _, path in self._list_files():
             path.touch()  # fewer than eight tokens, or none with letters: a file may not be there yet
+        paths = [path for _, path in self._list_files()]
         self.full_shards.append({
             "tokens": self.size["tokens"], "documents": self.size["documents"], "sentences": self.size["sentences"],
-            "files": {path.name: {"bytes": path.stat().st_size} for _, path in self._list_files()},
+            "files": {path.name: {"bytes": path.stat().st_size} for path in paths},
         })  # fmt: skip
         self._start_shard()
+        if self.upload is not None:  # it will not be here when all shards are hashed
+            for path in paths:
+                self.full_shards[-1]["files"][path.name]["sha256"] = hash_file(path)
+            self.upload.add(paths)
 
     def _flush(self, close: bool) -> None:
         for file in self.files.values():
@@ -142,6 +158,9 @@ class SplitWriter:
                 os.truncate(path, current[path.name])
             elif path.name not in known:
                 path.unlink()
+        if self.upload is not None:
+            for shard in self.full_shards:
+                self.upload.add([self.folder / name for name in shard["files"]])
 
     def finish(self) -> SplitEntry:
         """Close the last shard and hash all files; return the split's entry in the manifest."""
@@ -149,8 +168,11 @@ class SplitWriter:
         np.save(self.folder / COUNTS, self.counts, allow_pickle=False)
         for shard in self.full_shards:
             for name, file in shard["files"].items():
-                file["sha256"] = hash_file(self.folder / name)
+                if "sha256" not in file:
+                    file["sha256"] = hash_file(self.folder / name)
         path = self.folder / COUNTS
+        if self.upload is not None:
+            self.upload.send(path)
         return {
             "documents": sum(shard["documents"] for shard in self.full_shards),
             "sentences": sum(shard["sentences"] for shard in self.full_shards),

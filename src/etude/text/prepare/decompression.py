@@ -10,11 +10,12 @@ import lzma
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from etude.errors import UserError
 from etude.text.prepare.sources import SourceFile
 from etude.text.prepare.zstd_stream import open_zstd
+from etude.text.remote.urls import is_url
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -37,10 +38,10 @@ class InputFile:
         self.raw: BinaryIO | None = None
         if file.format == "hub":
             return
-        self.raw = Path(file.path).open("rb")  # noqa: SIM115 (lives as long as this object)
+        self.raw = _open_raw(file)
         self.hash = hashlib.sha256()
         hashed = io.BufferedReader(_HashingReader(self.raw, self.hash), 1 << 18) if hashing else self.raw
-        self.source = cast("BinaryIO", hashed)
+        self.source = hashed
         self.stream = DECOMPRESSORS[file.compression](self.source)
         if encoding is not None:
             self.stream = _Transcoder(self.stream, encoding, file.path)
@@ -76,6 +77,14 @@ class InputFile:
     def close(self) -> None:
         if self.raw is not None:
             self.raw.close()
+
+
+def _open_raw(file: SourceFile) -> BinaryIO:
+    if not is_url(file.path):
+        return Path(file.path).open("rb")
+    from etude.text.remote.remote_file import RemoteFile  # plain paths do without
+
+    return io.BufferedReader(RemoteFile(file.path, file.size), 1 << 18)
 
 
 class _Transcoder:

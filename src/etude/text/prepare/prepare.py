@@ -30,11 +30,13 @@ from etude.text.prepare.messages import Head
 from etude.text.prepare.pairs import match_sides, parse_pairs
 from etude.text.prepare.readers import ReadSettings
 from etude.text.prepare.record_filter import RecordFilter, parse_filter
+from etude.text.prepare.remote_work import RemoteWorkFolder, refuse_existing_url
 from etude.text.prepare.scan import SAMPLE, SAMPLE_SIZES, SCAN, ScanResult, scan
-from etude.text.prepare.sources import SOURCE_SIDE, Source, SourceInput, find_sources
+from etude.text.prepare.sources import SOURCE_SIDE, Source, SourceFile, SourceInput, find_sources
 from etude.text.prepare.tokenization import EncodingResult, encode_sources
 from etude.text.prepare.work_folder import CORPUS, WorkFolder, refuse_existing
 from etude.text.prepare.worker_pool import WorkerPool
+from etude.text.remote.urls import is_url, make_local
 from etude.text.tokenizer import training
 from etude.text.tokenizer.pair_tokenizer import TARGET_FILE, PairTokenizer, open_tokenizers
 from etude.text.tokenizer.tokenizer import TOKENIZER_FILE, Tokenizer
@@ -84,7 +86,8 @@ def prepare(
 ) -> Corpus:
     """Turn text into a corpus at `out`, and open its train split.
 
-    sources: files, folders, patterns or `hub:name` data sets; a mapping gives each a weight.
+    sources: files, folders, patterns, URLs of them or `hub:name` data sets; a mapping gives each a weight.
+    out: a folder, or a URL such as s3://bucket/corpus (remote_work.py).
     tokenizer: a spec such as "bpe:16000" to train one, or a tokenizer, or the path of one.
     valid: the share of documents held out, drawn by hash: equal documents are in the same split.
     where: selects records by their fields, as in "score>=3" (see record_filter.py).
@@ -100,7 +103,8 @@ def prepare(
     force: replaces a corpus that is already at `out`.
     linking: finds the mentions of a graph's entities, which become a column of the corpus (linking.py).
     """
-    out = Path(out)
+    out = make_local(out)
+    remote = out.rstrip("/") if isinstance(out, str) and is_url(out) else None
     if not 0 <= valid < 1:
         raise UserError(f"valid is the share of documents held out, from 0 to below 1, not {valid:g}.")
     if errors not in ("strict", "replace"):
@@ -120,7 +124,10 @@ def prepare(
     chosen = _choose_tokenizers(tokenizer, target_tokenizer, pairs is not None)
     id_dtype = _parse_id_dtype(ids, max(side.size for side in chosen))
     is_trained = any(side.given is None for side in chosen)
-    refuse_existing(out, force)
+    if remote is None:
+        refuse_existing(Path(out), force)
+    else:
+        refuse_existing_url(remote, force)
     fields = record_filter.fields if record_filter else ()
     anchors = linking.anchors if linking is not None else None
     if anchors in ANCHOR_FIELDS:
@@ -135,7 +142,7 @@ def prepare(
         "tokenizer": chosen[0].key, "sample_bytes": sample_bytes if is_trained else 0, "ids": ids,
         "shard_tokens": shard_tokens,
         "sources": [
-            [source.name, source.weight, [[f.path, f.size, _modification_time(f.path)] for f in source.files]]
+            [source.name, source.weight, [[f.path, f.size, _version(f)] for f in source.files]]
             for source in source_list
         ],
     }  # fmt: skip
@@ -148,7 +155,8 @@ def prepare(
         is_small = disk_bytes < MIN_BYTES_FOR_WORKERS and all(f.format != "hub" for s in source_list for f in s.files)
         workers = 0 if is_small else os.cpu_count() or 1
     preparation = _Preparation(source_list, read_settings, where, seed, progress or (lambda _: None), disk_bytes)
-    with WorkFolder(out, settings) as work, WorkerPool(workers) as pool:
+    work_folder = WorkFolder(Path(out), settings) if remote is None else RemoteWorkFolder(remote, settings)
+    with work_folder as work, WorkerPool(workers) as pool:
         scan_result = preparation.scan(pool, work, record_filter, valid, sample_bytes if is_trained else 0, unique)
         trained = [
             side.given or preparation.train(work, side.spec, scan_result, None if len(chosen) == 1 else place)
@@ -186,7 +194,7 @@ def prepare(
                 linking, work.path(CORPUS), result.splits, result.report_counts.anchors
             )
         work.publish(manifest)
-    return Corpus.open(out)
+    return Corpus.open(remote or out)
 
 
 @dataclass(frozen=True)
@@ -266,9 +274,10 @@ def _parse_id_dtype(ids: str, vocab: int) -> np.dtype | None:
     return dtype
 
 
-def _modification_time(path: str) -> int:
+def _version(file: SourceFile) -> str | int:
+    """What changes with a file: its time, or what its store says."""
     with contextlib.suppress(OSError):
-        return Path(path).stat().st_mtime_ns
+        return file.version or Path(file.path).stat().st_mtime_ns
     return 0
 
 

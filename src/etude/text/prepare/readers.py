@@ -16,12 +16,13 @@ from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import BinaryIO
 
-from etude.errors import UserError, suggest_name
+from etude.errors import UserError, WriteError, suggest_name
 from etude.extras import require
 from etude.text.encodings import suggest_encoding
 from etude.text.prepare.decompression import DECOMPRESSION_ERRORS, InputFile
 from etude.text.prepare.sources import HUB, SOURCE_SIDE, TARGET_SIDE, SourceFile, refuse_binary
 from etude.text.prepare.tmx import read_units
+from etude.text.remote.urls import is_url
 
 BLOCK_BYTES = 1 << 19  # of text for a worker at a time: large enough to share its overhead, small enough for memory
 MAX_DOCUMENT_BYTES = 1 << 20  # a longer document is cut at a line end, so that memory stays bounded
@@ -129,6 +130,8 @@ def read_blocks(
             digest = input_file.finish()
         except DECOMPRESSION_ERRORS as problem:
             raise UserError(f"{file.path} is damaged and cannot be unpacked: {problem}.") from None
+        except WriteError:  # a store that does not answer: what is done stays
+            raise
         except OSError as problem:
             raise UserError(f"{file.path} cannot be read: {problem.strerror or problem}.") from None
         finally:
@@ -314,7 +317,7 @@ def _read_parquet(input_file: InputFile, settings: ReadSettings, skip: int) -> I
     import pyarrow
     import pyarrow.parquet
 
-    source: str | BinaryIO = path
+    source: str | BinaryIO = input_file.raw if input_file.raw is not None and is_url(path) else path
     with tempfile.TemporaryFile() as decompressed:
         if input_file.file.compression:  # Parquet is read from both ends
             while chunk := input_file.read(1 << 20):

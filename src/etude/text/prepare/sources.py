@@ -1,8 +1,9 @@
-"""Sources of text: files, patterns, folders and hub data sets, checked before any work.
+"""Sources of text: files, patterns, folders, URLs and hub data sets, checked before any work.
 
 Formats go by the name: .txt (and every other name given outright), .jsonl, .csv, .tsv, .parquet, .tmx (pairs alone),
-each also with .gz, .xz or .zst behind. `hub:name`, `hub:name:configuration` or `hub:name:configuration:split` is a data
-set of the hub.
+each also with .gz, .xz or .zst behind. What begins with s3://, gs://, hf:// or https:// is remote: a file, a folder or
+a pattern of files, read as a stream (text/remote). `hub:name`, `hub:name:configuration` or
+`hub:name:configuration:split` is a data set of the hub.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etude.errors import UserError, escape_path
+from etude.text.remote.urls import is_url, make_local
 
 FORMATS = {
     ".txt": "text", ".text": "text", ".md": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv",
@@ -39,6 +41,7 @@ class SourceFile:
     format: str  # text, jsonl, csv, tsv, parquet, tmx or hub; of pairs in two files, source_side and target_side
     compression: str  # gz, xz, zst or nothing
     size: int  # bytes on disk; 0 for a hub data set
+    version: str = ""  # of a remote file: changes with its content
     target_side: SourceFile | None = None  # of a source_side: the file whose lines are their translations
 
 
@@ -80,6 +83,9 @@ def find_sources(sources: SourceInput, weights: Sequence[float] | None = None) -
 def _list_files(name: str) -> tuple[SourceFile, ...]:
     if name.startswith(HUB):
         return (SourceFile(name, "hub", "", 0),)
+    name = str(make_local(name))
+    if is_url(name):
+        return _list_remote(name)
     path = Path(name)
     if path.is_dir():
         inside = sorted(child for child in path.rglob("*") if child.is_file())
@@ -104,6 +110,41 @@ def _list_files(name: str) -> tuple[SourceFile, ...]:
     return tuple(describe_file(match) for match in matches)
 
 
+def _list_remote(url: str) -> tuple[SourceFile, ...]:
+    """The files of a URL: one file, a folder of files, or a pattern."""
+    from etude.text.remote.storage import RemoteInfo, Storage  # plain paths do without
+
+    storage = Storage(url)
+
+    def describe(info: RemoteInfo) -> SourceFile:
+        return SourceFile(info.url, *_parse_name(_remote_name(info.url)), info.size, info.version)
+
+    if glob.has_magic(_without_query(url)):
+        matches = [info for info in storage.match(url) if not _remote_name(info.url).name.startswith(".")]
+        if not matches:
+            raise UserError(f"{url}: no file matches the pattern.")
+        return tuple(describe(info) for info in matches)
+    info = None if url.endswith("/") else storage.describe(url)
+    if info is not None:
+        return (describe(info),)
+    inside = storage.list_files(url)
+    base = len(url.rstrip("/")) + 1
+    files = [info for info in inside if not _is_hidden(Path(info.url[base:])) and _is_known(_remote_name(info.url))]
+    if inside and not files:
+        raise UserError(f"The folder {url} holds no text files. Looked for {', '.join(sorted(FORMATS))}, also packed.")
+    if not files:
+        raise UserError(f"{url}: there is no such file, folder or bucket.")
+    return tuple(describe(info) for info in files)
+
+
+def _without_query(url: str) -> str:
+    return url.partition("?")[0] if url.startswith("http") else url
+
+
+def _remote_name(url: str) -> Path:
+    return Path(_without_query(url).rpartition("/")[2])
+
+
 def _is_known(path: Path) -> bool:
     suffixes = path.suffixes
     if suffixes and suffixes[-1].lower() in COMPRESSIONS:
@@ -121,17 +162,22 @@ def describe_file(name: str) -> SourceFile:
         name.encode()
     except UnicodeEncodeError:  # the manifest, which is UTF-8, holds the names of all files
         raise UserError(f"The name of the file {escape_path(name)} is not UTF-8. Rename it.") from None
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    compression = COMPRESSIONS.get(suffixes[-1], "") if suffixes else ""
-    if compression:
-        suffixes = suffixes[:-1]
     try:
         size = path.stat().st_size
         with path.open("rb"):
             pass
     except OSError as problem:
         raise UserError(f"{name} cannot be read: {problem.strerror or problem}.") from None
-    return SourceFile(name, FORMATS.get(suffixes[-1], "text") if suffixes else "text", compression, size)
+    return SourceFile(name, *_parse_name(path), size)
+
+
+def _parse_name(path: Path) -> tuple[str, str]:
+    """The format and the compression that the name of a file says."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    compression = COMPRESSIONS.get(suffixes[-1], "") if suffixes else ""
+    if compression:
+        suffixes = suffixes[:-1]
+    return FORMATS.get(suffixes[-1], "text") if suffixes else "text", compression
 
 
 def refuse_binary(name: str, start: bytes) -> None:

@@ -54,7 +54,13 @@ def encode_sources(
     tokenizer.save(corpus)
     writers = {
         split: SplitWriter(
-            corpus / split, tokenizer.largest_vocab, id_dtype, tokenizer.word_level, shard_tokens, linking is not None
+            corpus / split,
+            tokenizer.largest_vocab,
+            id_dtype,
+            tokenizer.word_level,
+            shard_tokens,
+            linking is not None,
+            work.upload,
         )
         for split in SPLITS
     }
@@ -186,6 +192,8 @@ class _EncodingState:
         write_atomically(self.work.path(STATE), json.dumps(state))
         for split in self.writers:
             self._counts_path(split, self.number - 1).unlink(missing_ok=True)
+        if self.work.upload is not None:
+            self.work.upload.release()
 
     def restore(self) -> tuple[corpus_report.ReportCounts, int, int]:
         """Restore writers and streams; return the report's counts, bytes of text and documents so far."""

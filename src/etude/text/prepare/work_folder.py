@@ -12,6 +12,7 @@ from pathlib import Path
 
 from etude.errors import UserError, WriteError, explain_os_error, explain_write_failure
 from etude.text.checked_files import write_atomically, write_manifest
+from etude.text.corpus.split_writer import Upload
 
 SETTINGS, STATE, LOCK, CORPUS, LINKING = "settings.json", "state.json", "lock", "corpus", "linking"
 
@@ -23,6 +24,7 @@ class WorkFolder:
         self.out, self.settings = out, settings
         self.folder = out.parent / f"{out.name}.partial"
         self.new_folders: list[Path] = []
+        self.upload: Upload | None = None  # of a corpus that does not stay on this machine
 
     def __enter__(self) -> WorkFolder:
         parent = self.out.absolute().parent

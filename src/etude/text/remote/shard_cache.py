@@ -1,0 +1,137 @@
+"""Files of remote corpora on this machine: named by their SHA-256, checked when they come, the oldest removed first.
+
+Several processes may use one folder: a file is fetched by one of them while the others wait for it, room is made under
+a lock, and a file that another process has mapped stays readable after it was removed. What a process that died was
+fetching is removed by the next one that needs room.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from etude.errors import UserError, explain_write_failure
+from etude.text.checked_files import FileEntry, hash_file
+
+PARTIAL = ".partial"
+LOCKS = 64  # files that stand for all names: one lock a file would never be removed
+Fetch = Callable[[int, int], bytes]  # the bytes start..stop
+CHUNK = 1 << 23  # bytes a request
+
+
+class ShardCache:
+    """A folder of at most `limit` bytes."""
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self.folder, self.limit = folder, limit
+        with explain_write_failure(folder, UserError):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def get(self, entry: FileEntry, url: str, fetch: Fetch, verify: bool = False) -> Path:
+        """Return the path of a file with this hash, fetched if it is not here; UserError where it is another one.
+
+        It may be removed by another process before it is opened: then ask again.
+        """
+        path = self.folder / entry["sha256"]
+        if self._is_here(path, entry, verify):
+            return path
+        number = int(entry["sha256"][:8], 16) % LOCKS
+        with self._lock(f".lock-{number}"):
+            if self._is_here(path, entry, verify):  # another process had the lock before
+                return path
+            for is_last in (False, True):
+                digest = self._fetch(path, entry["bytes"], fetch)
+                if digest == entry["sha256"]:
+                    return path
+                if is_last:
+                    raise UserError(
+                        f"{url} was altered: its SHA-256 is not the one in the manifest. Prepare the corpus again."
+                    )
+        raise AssertionError("the last try returns or raises")
+
+    def has(self, entry: FileEntry) -> bool:
+        return (self.folder / entry["sha256"]).exists()
+
+    def free_bytes(self) -> int:
+        """How much fits before something has to go."""
+        return self.limit - sum(size for _, size, _ in self._list())
+
+    def _is_here(self, path: Path, entry: FileEntry, verify: bool) -> bool:
+        try:
+            is_whole = path.stat().st_size == entry["bytes"] and not (verify and hash_file(path) != entry["sha256"])
+            if is_whole:
+                os.utime(path)  # the last to be removed
+            else:
+                path.unlink()  # damaged on this disk
+        except FileNotFoundError:
+            return False
+        return is_whole
+
+    def _fetch(self, path: Path, size: int, fetch: Fetch) -> str:
+        """Fetch a file; return its hash. It gets its name only if that is the hash."""
+        partial = path.with_name(f"{path.name}-{os.getpid()}-{time.monotonic_ns()}{PARTIAL}")
+        digest = hashlib.sha256()
+        with explain_write_failure(partial):
+            try:
+                with partial.open("wb") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX)  # the mark of a living process
+                    with self._lock(".lock-room"):
+                        self._make_room(size, partial)
+                        if size:
+                            os.posix_fallocate(file.fileno(), 0, size)
+                    for start in range(0, size, CHUNK):
+                        data = fetch(start, min(size, start + CHUNK))
+                        digest.update(data)
+                        file.write(data)
+                    file.flush()
+                    if digest.hexdigest() == path.name:
+                        partial.rename(path)
+            finally:
+                partial.unlink(missing_ok=True)
+        return digest.hexdigest()
+
+    def _make_room(self, size: int, own: Path) -> None:
+        """Remove files until `size` bytes more fit: first what died processes left, then the longest unused."""
+        entries = [entry for entry in self._list() if entry[2] != own]
+        total = sum(entry[1] for entry in entries)
+        for _, length, path in sorted(entries, key=lambda entry: (not entry[2].name.endswith(PARTIAL), entry[0])):
+            is_partial = path.name.endswith(PARTIAL)
+            if is_partial and _is_locked(path):
+                continue
+            if is_partial or total + size > self.limit:
+                path.unlink(missing_ok=True)
+                total -= length
+
+    def _list(self) -> list[tuple[float, int, Path]]:
+        """(time of last use, bytes, path) of each file."""
+        entries = []
+        with os.scandir(self.folder) as files:
+            for entry in files:
+                if not entry.name.startswith("."):
+                    with contextlib.suppress(FileNotFoundError):
+                        status = entry.stat()
+                        entries.append((status.st_mtime, status.st_size, Path(entry.path)))
+        return entries
+
+    @contextlib.contextmanager
+    def _lock(self, name: str) -> Iterator[None]:
+        with explain_write_failure(self.folder), (self.folder / name).open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether the process that fetches a file is alive."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
