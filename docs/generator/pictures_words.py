@@ -37,14 +37,13 @@ def glove() -> Picture:
 
 
 def fasttext() -> Picture:
-    picture = Picture("A word is the mean of its own row and the rows of its character n-grams", 520, 180)
+    picture = Picture("A word is the mean of its own row and the rows of its character n-grams", 520, 190)
     parts = picture.row(["‹wh", "whe", "her", "ere", "re›", "‹where›"], 120, "aaaaab", w=68)
     for centre in parts:
         picture.arrow(centre, 104, 260, 62)
     picture.box(260, 46, 130, 30, "mean: where", "c")
-    picture.text(
-        260, 158, "n-grams of 3 to 6 letters, and the word itself; an unknown word has the n-grams alone", 12, True
-    )
+    caption = "n-grams of 3 to 6 letters, and the word itself;\nan unknown word has the n-grams alone"
+    picture.text(260, 166, caption, 12, True)
     return picture
 
 
@@ -78,7 +77,7 @@ def elmo() -> Picture:
         picture.arrow(316, height, 400, 139)
         picture.text(352, {193: 190, 139: 129, 85: 88}[height], weight, 12, soft=True)
     picture.box(446, 139, 90, 56, "γ · mix,\nby the task", "c")
-    picture.text(180, 36, "frozen; the task learns γ and s alone, and its own layers", 12, soft=True)
+    picture.text(192, 36, "frozen; the task learns γ and s alone, and its own layers", 12, soft=True)
     return picture
 
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
+
+import pytest
 from docs.generator.pictures import FOLDER, PICTURES
+
+LETTER_WIDTH = 0.53  # of a letter beside its size, in the mean, of a sans-serif face; a syllable of Hangul has 1
+TEXT = re.compile(r'<text[^>]*? x="([\d.-]+)"[^>]*? font-size="(\d+)" text-anchor="(\w+)">([^<]*)</text>')
 
 
 def test_files_are_what_the_code_draws() -> None:
@@ -19,3 +26,15 @@ def test_every_system_has_its_picture_formula_code_and_command() -> None:
         assert f"({name}.md)" in pages["index"]
         for part in (f"(pictures/{name}.svg)", "$$", "](../../src/etude/", "```sh\netude ", "## Measured"):
             assert part in pages[name], (name, part)
+
+
+@pytest.mark.parametrize("name", sorted(PICTURES))
+def test_words_stay_inside_their_picture(name: str) -> None:
+    """A caption that is too long is cut at the edges."""
+    picture = PICTURES[name]()
+    texts = [match for part in picture.parts for match in TEXT.findall(part)]
+    assert texts
+    for place, size, anchor, label in texts:
+        width = sum(1.0 if "가" <= letter <= "힣" else LETTER_WIDTH for letter in unescape(label)) * int(size)
+        left = float(place) - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
+        assert left >= 0 and left + width <= picture.width, label

@@ -22,7 +22,8 @@ def refuse_existing(folder: Path) -> None:
     with explain_write_failure(folder, UserError):
         exists = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     if exists:
-        is_run = (folder / "recipe.yaml").is_file()
+        is_export = (folder / "modeling_etude.py").is_file()  # of `etude export`: it holds the recipe, and cannot go on
+        is_run = (folder / "recipe.yaml").is_file() and not is_export
         verb = "finetune" if (folder / "task.yaml").is_file() else "pretrain"
         advice = f"Resume it with 'etude {verb} --resume {folder}', or choose" if is_run else "Choose"
         raise UserError(f"{folder} exists already. {advice} another folder with -o.")
