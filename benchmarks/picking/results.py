@@ -66,6 +66,15 @@ class ResultStore:
     def list_finished(self) -> set[Key]:
         return {key for key, result in self.read().items() if result.error is None}
 
+    def merge(self, folder: Path) -> int:
+        """Add the results of another folder that are not here, failures excepted; returns how many."""
+        finished, added = self.list_finished(), 0
+        for key, result in ResultStore([folder], self.after).read().items():
+            if result.error is None and key not in finished:
+                self.add(result)
+                added += 1
+        return added
+
     def add(self, result: Result) -> None:
         """Append to the side's file; it is replaced whole, so that a kill leaves no half line."""
         path = self.folders[-1] / f"{result.side}.jsonl"

@@ -9,7 +9,7 @@ that were given MiniLM.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from .data import TASKS
 from .results import Key, Result
@@ -46,6 +46,22 @@ def format_table(results: Mapping[Key, Result]) -> str:
     lines.append(_join(averages))
     failures = [result for result in results.values() if result.error is not None]
     lines += [f"\nFailed: {r.task} {r.labels} draw {r.draw} {r.side}: {r.error}" for r in failures]
+    return "\n".join(lines)
+
+
+def format_missing(
+    finished: Container[Key], modes: Iterable[str], tasks: Sequence[str], labels: Sequence[int], draws: Sequence[int]
+) -> str:
+    """The picks that are still to be done, a line for each mode and number of labels, with the draws of each task."""
+    lines = []
+    for mode in modes:
+        for count in labels:
+            left = {
+                task: [draw for draw in draws if (task, count, draw, f"pick-{mode}") not in finished] for task in tasks
+            }
+            number = sum(map(len, left.values()))
+            places = "; ".join(f"{task} {', '.join(map(str, gone))}" for task, gone in left.items() if gone)
+            lines.append(f"{mode}, {count} labels: {number} of {len(tasks) * len(draws)} missing. {places}".rstrip())
     return "\n".join(lines)
 
 

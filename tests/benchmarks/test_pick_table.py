@@ -13,7 +13,7 @@ from benchmarks.picking.data import TASKS, Split
 from benchmarks.picking.picks import Bench, Job, run_jobs
 from benchmarks.picking.results import Result, ResultStore
 from benchmarks.picking.scoring import score_answers
-from benchmarks.picking.table import compare, format_table
+from benchmarks.picking.table import compare, format_missing, format_table
 
 
 def add_scores(store: ResultStore, side: str, scores: list[float], minutes: float | None = None) -> None:
@@ -161,3 +161,17 @@ def test_picks_of_an_older_version_do_not_count(tmp_path: Path) -> None:
     store.add(Result(**old, side="tfidf"))
     assert len(store.list_finished()) == 2
     assert [key[-1] for key in ResultStore([tmp_path], after="2026-11-16T12:00").list_finished()] == ["tfidf"]
+
+
+def test_what_is_missing_is_named_and_a_visit_is_merged_once(tmp_path: Path) -> None:
+    store, visit = ResultStore([tmp_path / "home"]), ResultStore([tmp_path / "visit"])
+    add_scores(store, "pick-text", [0.6, 0.6], minutes=6)
+    add_scores(visit, "pick-text", [0.9, 0.6, 0.7], minutes=6)
+    visit.add(Result("trec6", 100, 0, "pick-text", None, 1.0, 100, 6.0, error="killed"))
+    missing = format_missing(store.list_finished(), ["text"], ["sst2", "trec6"], [100], [0, 1, 2])
+    assert missing == "text, 100 labels: 4 of 6 missing. sst2 2; trec6 0, 1, 2"
+    assert store.merge(tmp_path / "visit") == 1 and store.merge(tmp_path / "visit") == 0
+    assert store.read()["sst2", 100, 0, "pick-text"].score == 0.6, "what is there stays"
+    assert "3 of 6 missing. trec6 0, 1, 2" in format_missing(
+        store.list_finished(), ["text"], ["sst2", "trec6"], [100], [0, 1, 2]
+    )

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.pick import fine_tuning
+from etude.pick import fine_tuning, selection
 from etude.pick.contenders import LENGTHS, TUNED_MARGIN, ProbeContender, TunedContender, _task_overrides
 from etude.pick.data import PickData
 from etude.pick.encoders import Encoder
 from etude.pick.fine_tuning import choose_length, measure_ratio, run_longer, run_tuned
 from etude.pick.labels import read_labels
 from etude.pick.race import Entry, Race
-from etude.pick.stages import use_time_left
+from etude.pick.stages import is_ahead, use_time_left
 from etude.runs.task_plan import task_module
 from etude.tasks.base import Answer
 from etude.transfer import few_labels
@@ -29,6 +29,12 @@ from tests.pick.test_race import fake_time as fake_time  # a fixture
 ENCODER = Encoder("mini", {"en": "mini", "ko": "mini"}, Path("none"), "key", 0.0, {})
 FOLD = 1.0 + 2.0  # seconds of a fold at full length, where the features of all labels take FEATURES
 FEATURES = 200 / (3 * 200 * 16)
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors of scores need not be exact here."""
+    monkeypatch.setattr(selection, "DRAWS", 100)
 
 
 @pytest.fixture
@@ -141,6 +147,19 @@ def test_time_that_is_left_goes_into_ties_and_a_longer_one(
     assert resumed.ranking() == race.ranking() and resumed.notes[-1] == race.notes[-1]
 
 
+def test_one_that_was_too_short_for_want_of_time_gets_it(
+    data: PickData, tmp_path: Path, scripted: Callable[..., None]
+) -> None:
+    """It is behind, and its length may be why: foreseen were more seconds than it took."""
+    scripted(0.5, slower=0.3)
+    race = build_race(data, tmp_path / "out", 26)
+    run_tuned(race, probe(race, 0.9))
+    assert [name for name in race.entries if "fine-tuned" in name] == ["mini fine-tuned short"]
+    use_time_left(race)
+    assert list(race.entries)[-1] == "mini fine-tuned" and "time is left" not in "".join(race.notes)
+    assert race.clock.left >= race.reserve()
+
+
 def test_a_clear_leader_ends_early_and_says_so(data: PickData, tmp_path: Path, scripted: Callable[..., None]) -> None:
     scripted(0.5)
     race = build_race(data, tmp_path / "out", 600)
@@ -191,3 +210,13 @@ def test_a_given_setting_reaches_fine_tuning_although_it_is_the_default(tmp_path
     )
     assert _task_overrides(given) == {"task.language_model": 0.0} and _task_overrides(silent) == {}
     assert given.fingerprint != silent.fingerprint
+
+
+def test_a_start_that_is_clearly_ahead_is_fine_tuned_before_word_vectors(data: PickData, tmp_path: Path) -> None:
+    race = build_race(data, tmp_path / "out", 600)
+    race.run_folds(race.enter(Scripted("tfidf", 0.6)))
+    assert not is_ahead(race, [])
+    clear = probe(race, 0.9)
+    assert is_ahead(race, [clear])
+    race.run_folds(race.enter(Scripted("ngrams", 0.9)))
+    assert not is_ahead(race, [clear])

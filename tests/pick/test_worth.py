@@ -91,9 +91,9 @@ def test_slow_features_spare_the_trial_of_a_start(race: Race, monkeypatch: pytes
     race.journal.values["decisions"]["features key"] = 10.0
     size = sum(len(json.dumps(record)) for record in race.data.labelled.records)
     fastest = bound_speed(race, probed)
-    assert fastest == pytest.approx(size / 2 / 3 / 10)
+    assert fastest == pytest.approx(8 * size / 2 / 3 / 10)
     assert drop_unpaying(race, (START,), PickText(None, None, Path()), 1.0, 100, fastest) == [] and not measured
-    assert race.untried[0]["reason"]["en"].startswith("not tried: would read 0.0 M tokens in 100 s")
+    assert race.untried[0]["reason"]["en"].startswith("not tried: would read 0.1 M tokens in 100 s")
 
 
 def test_a_gpu_is_not_asked(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,25 +45,31 @@ def run_tuned(race: Race, probed: Entry) -> None:
 
 
 def run_longer(race: Race) -> bool:
-    """Try the best fine-tuning at twice its length where it leads or nearly so; returns whether it did."""
+    """Try a fine-tuning at twice its length: one that (nearly) leads, or was short of time. Returns whether it did."""
     entries = {name: entry for name, entry in race.entries.items() if entry.is_selectable and entry.trials.answers}
     tied = race.comparison.find_ties({name: entry.trials for name, entry in entries.items()})
-    tuned = [entries[name] for name in tied if isinstance(entries[name].contender, TunedContender)]
-    if not tuned:
-        return False
-    entry, contender = tuned[0], tuned[0].contender
-    assert isinstance(contender, TunedContender) and entry.encoder is not None
-    encoder, longer = entry.encoder, 2 * contender.length
-    if longer not in LENGTHS or TunedContender(encoder, race.device, longer, race.seed).name in race.entries:
-        return False
+    for name in race.ranking():
+        contender, encoder = entries[name].contender, entries[name].encoder
+        if not isinstance(contender, TunedContender) or encoder is None:
+            continue
+        longer = 2 * contender.length
+        is_due = longer in LENGTHS and (name in tied or longer <= USUAL)
+        is_new = is_due and TunedContender(encoder, race.device, longer).name not in race.entries
+        if is_new and _run_length(race, encoder, longer):
+            return True
+    return False
+
+
+def _run_length(race: Race, encoder: Encoder, length: float) -> bool:
+    """Try a fine-tuning of this length if there is time; returns whether there was."""
     seconds = float(race.journal.values["decisions"].get(f"features {encoder.key}", 0.0))
     decision = race.journal.decide(
-        f"length {encoder.name} {longer:g}", lambda: choose_length(race, encoder, seconds, [longer])
+        f"length {encoder.name} {length:g}", lambda: choose_length(race, encoder, seconds, [length])
     )
     if decision["length"] is None:
         return False
-    race.on_progress(f"{TunedContender(encoder, race.device, longer).label['en']}: time is left for it")
-    _run(race, encoder, seconds, longer, count_first_folds(race))
+    race.on_progress(f"{TunedContender(encoder, race.device, length).label['en']}: time is left for it")
+    _run(race, encoder, seconds, length, count_first_folds(race))
     return True
 
 

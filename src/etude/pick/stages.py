@@ -1,7 +1,8 @@
 """The stages of a pick: who is tried, and in which order.
 
 Cheap contenders come first, so that there is something to return at any moment: baselines, then linear heads on the
-features of the starts. What is left of the time goes to word vectors of the text, to rounds of pre-training, and to
+features of the starts. What is left of the time goes to word vectors of the text (after fine-tuning the starts where
+one of them is clearly ahead), to rounds of pre-training, and to
 fine-tuning the encoders whose features were best. Time that is left after that settles ties and goes into longer
 fine-tunings; a pick that has nothing left to try ends early.
 """
@@ -15,7 +16,7 @@ from etude.baselines import registry as baselines
 from etude.pick import candidates as candidate_list
 from etude.pick.encoders import Candidate, Encoder
 from etude.pick.fine_tuning import run_longer, run_tuned
-from etude.pick.race import BASELINE_LABELS, Race
+from etude.pick.race import BASELINE_LABELS, Entry, Race
 from etude.pick.rounds import SharedRounds, pretrain_in_turn, run_rounds, text_share
 from etude.pick.text import PickText
 from etude.pick.ties import describe_ending, settle_ties
@@ -49,11 +50,15 @@ def run_race(
             if must_pay:
                 scratch = drop_unpaying(race, scratch, text, share, left)
             continued = drop_unpaying(race, continued, text, share, left, bound_speed(race, probed))
-            run_vectors(race, text, VECTOR_SHARE if scratch else LONG_VECTOR_SHARE)
         order = race.ranking()
-        probed.sort(key=lambda entry: order.index(entry.contender.name))
-        for entry in probed:  # the best start first
+        probed.sort(key=lambda entry: order.index(entry.contender.name))  # the best start first
+        vectors_first = not is_ahead(race, probed)
+        if text is not None and vectors_first:
+            run_vectors(race, text, VECTOR_SHARE if scratch else LONG_VECTOR_SHARE)
+        for entry in probed:
             run_tuned(race, entry)
+        if text is not None and not vectors_first:
+            run_vectors(race, text, VECTOR_SHARE)
         if shared is not None:
             shared.finish()
         elif text is not None:
@@ -71,6 +76,13 @@ def use_time_left(race: Race) -> None:
         settle_ties(race)
     race.notes.append(race.journal.decide("ending", lambda: describe_ending(race)))
     race.on_progress(race.notes[-1])
+
+
+def is_ahead(race: Race, probed: Sequence[Entry]) -> bool:
+    """Whether a start clearly leads all that read plain text: then fine-tuning it pays more than word vectors."""
+    entries = {name: entry for name, entry in race.entries.items() if entry.is_selectable and entry.trials.answers}
+    names = {entry.contender.name for entry in probed}
+    return bool(names) and set(race.comparison.find_ties({n: e.trials for n, e in entries.items()})) <= names
 
 
 def open_pool(race: Race) -> WorkerPool:

@@ -32,6 +32,7 @@ SCRATCH_TOKENS = 10e6  # that an encoder from scratch must read
 CONTINUED_TOKENS = 1e6  # that a start must read to go on
 TRIAL_SECONDS = 1.5
 TRIAL_BYTES = 400_000  # of text that a trial of speed is made with: to prepare all of it would cost what it saves
+HALF_PRECISION = 8  # times faster at most where a core multiplies matrices in it
 CORE_SPEED = 20_000  # tokens a second that no core reaches: where even that is too slow, nothing is measured
 
 
@@ -81,15 +82,18 @@ def _describe_too_little(
 def bound_speed(race: Race, probed: Sequence[Entry]) -> float:
     """Tokens a second that no start can train at, by the seconds that reading the labels' features took.
 
-    A token has two bytes at least on average, and an update costs three forward passes. On a busy processor a trial of
-    a model of 20 million parameters took six minutes, only to say that it is too slow.
+    A token has two bytes at least on average, an update costs three forward passes, and half precision, in which
+    features are not read, may be several times faster. On a busy processor a trial of a model of 20 million parameters
+    took six minutes, only to say that it is too slow.
     """
     decisions = race.journal.values["decisions"]
     keys = [f"features {entry.encoder.key}" for entry in probed if entry.encoder is not None]
     records = race.data.labelled.records[: len(race.data.refit_on)]  # those of a test file come last, and are not read
     size = sum(len(json.dumps(record, ensure_ascii=False, default=str).encode()) for record in records)
     seconds = [float(decisions.get(key, 0.0)) for key in keys]
-    return max((size / 2 / BACKWARD / each if each > 0 else math.inf for each in seconds), default=math.inf)
+    return max(
+        (HALF_PRECISION * size / 2 / BACKWARD / each if each > 0 else math.inf for each in seconds), default=math.inf
+    )
 
 
 def _trial_share(text: PickText) -> float:
