@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import etude
 from etude.errors import UserError
-from etude.inference.fill import Guess, _encode_blanks
+from etude.inference.fill import Guess, _encode_blanks, fill_texts
 from etude.inference.model import LoadedModel
 from etude.models import recurrent, static
 from etude.nn.packed import pack
@@ -175,7 +175,26 @@ def test_the_space_before_a_blank_belongs_to_it_where_tokens_have_spaces() -> No
     mask = model.tokenizer.special.mask
     assert mask is not None
     before, after = (model.tokenizer.encode(part).ids.tolist() for part in ("ran to", " door"))
-    assert _encode_blanks(model, ["ran to ", " door"], mask).tolist() == [*before, mask, *after]
+    [ids] = _encode_blanks(model, [["ran to ", " door"]], mask)
+    assert ids.tolist() == [*before, mask, *after]
+
+
+def test_blanks_of_many_texts_are_filled_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the number of blanks, of guesses, and of logits that fit into memory."""
+    model = encoder()
+    texts = ["the [MASK] sat", "[MASK] and the [MASK] ran to [MASK]", "a dog [MASK]"]
+    alone = [fill_texts(model, [text], [top])[0] for text, top in zip(texts, (2, 3, 1), strict=True)]
+    for logits in (1, 10**9):
+        monkeypatch.setattr("etude.inference.fill.LOGITS", logits)
+        together = fill_texts(model, texts, (2, 3, 1))
+        assert [[len(guesses) for guesses in rows] for rows in together] == [[2], [3, 3, 3], [1]]
+        for rows, wanted in zip(together, alone, strict=True):
+            for guesses, best in zip(rows, wanted, strict=True):
+                assert [guess.token for guess in guesses] == [guess.token for guess in best]
+                assert [guess.probability for guess in guesses] == pytest.approx(
+                    [guess.probability for guess in best],
+                    abs=1e-5,  # float32 in another shape
+                )
 
 
 def test_what_cannot_be_filled_is_said() -> None:
