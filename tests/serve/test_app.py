@@ -129,7 +129,7 @@ def two_runs(runs: ToyRuns) -> Iterator[Server]:
         ("/fill", {"input": "[MASK]", "tpo": 3}, 422, "Did you mean 'top'?"),
         ("/fill", {"input": "[MASK]", "top": 0}, 422, "top: "),
         ("/fill", {"input": "[MASK]", "top": "5"}, 422, "top: "),
-        ("/fill", b'{"input": "\\ud800 [MASK]"}', 422, "input"),
+        ("/fill", b'{"input": "\\ud800 [MASK]"}', 400, "not JSON"),
         ("/fill", {"input": "[MASK]", "run": "bret"}, 404, "no run 'bret'"),
         ("/fill", {"input": "[MASK]", "run": "tuned"}, 404, "bert-toy"),
         ("/encode", {"input": "a"}, 422, "Several runs can encode"),

@@ -13,18 +13,23 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import etude
 from etude.errors import UserError
+from etude.inference.task_model import TaskModel
+from etude.models.layer_features import LayerFeatures
 from etude.serve.app import Service
 from etude.serve.endpoints import Endpoint
 from etude.serve.limits import Limits
-from etude.serve.requests import EncodeRequest
+from etude.serve.requests import EncodeRequest, PredictRequest
 from etude.serve.served_model import ServedModel
 from etude.serve.server import Server
 from tests.serve.toy_runs import JSON, ToyRuns, ask, post, serving
@@ -91,6 +96,42 @@ def test_a_request_whose_client_left_is_not_computed() -> None:
         gate.open.set()
         first.result()
     assert gate.batches == [1]
+
+
+def test_several_passes_run_at_once_but_a_run_that_remembers_is_asked_in_turn() -> None:
+    for turn, entered in ((nullcontext(), True), (threading.Lock(), False)):
+        gate = Gate()
+        model = replace(gate.model(), turn=turn)
+        with serving(model, limits=Limits(workers=2)) as server, ThreadPoolExecutor(2) as pool:
+            first = pool.submit(post, server, "encode", input="x")
+            assert gate.entered.acquire(timeout=10)
+            second = pool.submit(post, server, "encode", input="xy")
+            assert gate.entered.acquire(timeout=10 if entered else 0.3) == entered
+            gate.open.set()
+            assert (first.result(), second.result()) == ([{"vector": [1.0]}], [{"vector": [2.0]}])
+
+
+def test_answers_of_several_passes_at_once_are_those_of_each_alone(runs: ToyRuns) -> None:
+    """Texts in generation among them, which one thread writes."""
+    texts = [f"the cat sat {'on ' * count}" for count in range(1, 25)]
+    models = [runs.open(name) for name in ("bert-toy", "tuned", "gpt2-toy")]
+    limits = Limits(workers=3, batch_requests=4)
+    with serving(*models, limits=limits) as server, ThreadPoolExecutor(24) as pool:
+        written = [pool.submit(post, server, "generate", input=text, tokens=8, seed=1) for text in texts[:6]]
+        vectors = [pool.submit(post, server, "encode", input=text, run="bert-toy") for text in texts]
+        labels = [pool.submit(post, server, "predict", input=text) for text in texts]
+        wanted = etude.load(runs("bert-toy")).encode(texts)
+        np.testing.assert_allclose([each.result()[0]["vector"] for each in vectors], wanted, atol=1e-5)
+        answers = etude.load(runs("tuned")).predict(texts)
+        assert [each.result()[0]["label"] for each in labels] == [answer["label"] for answer in answers]
+        model = etude.load(runs("gpt2-toy"))
+        continued: list[Any] = [model.generate(text, tokens=8, seed=1) for text in texts[:6]]
+        assert [each.result()[0]["text"] for each in written] == [text.text for text in continued]
+
+
+def test_runs_whose_answers_change_nothing_are_asked_at_once(runs: ToyRuns) -> None:
+    for name, is_free in (("bert-toy", True), ("tuned", True), ("skipgram-toy", True), ("elmo-toy", False)):
+        assert isinstance(runs.open(name).turn, nullcontext) == is_free, name
 
 
 def test_inputs_of_too_many_tokens_are_413(runs: ToyRuns) -> None:
@@ -249,3 +290,18 @@ def test_the_command_line_ends_with_requests_in_flight(runs: ToyRuns) -> None:
             assert {each.result() for each in waiting} <= {200, 503}
         assert process.wait(30) == 0
         assert '"POST /generate HTTP/1.1"' in process.stderr.read()
+
+
+def test_a_server_keeps_no_states_of_the_texts_it_has_read(
+    runs: ToyRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training keeps the states of frozen layers, up to two gigabytes of them."""
+    assert runs("tuned").exists()
+    settings = {"train.steps": 1, "transfer.frozen": True}
+    examples, frozen = runs.folder / "tuned.jsonl", tmp_path / "frozen"
+    etude.finetune(runs("bert-toy"), "classify", train=examples, out=frozen, quiet=True, settings=settings)
+    opened = TaskModel.open(frozen, "cpu")
+    monkeypatch.setattr(TaskModel, "open", lambda *_, **__: opened)
+    served = ServedModel.open(frozen, "cpu")
+    served.endpoints["predict"].answer([PredictRequest(input=["the cat", "a dog ran"])])
+    assert isinstance(opened.model, LayerFeatures) and not opened.model.cache

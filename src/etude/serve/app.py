@@ -12,18 +12,16 @@ POST /fill ...      the endpoints of the runs (endpoints.py)
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
 from pydantic import create_model
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
@@ -32,19 +30,17 @@ from starlette.types import ASGIApp
 from etude.errors import UserError
 from etude.serve.board import Board
 from etude.serve.board_routes import add_board
+from etude.serve.dispatch import Dispatch, explain, json_response
 from etude.serve.endpoints import KINDS, Kind
 from etude.serve.engine import Engine
 from etude.serve.guard import Guard
 from etude.serve.limits import Limits
 from etude.serve.metrics import Metrics
 from etude.serve.problems import MEDIA_TYPE, Problem, ProblemBody, encode_json, explain_faults
-from etude.serve.requests import About, GenerateRequest, Request
+from etude.serve.requests import About, Request
 from etude.serve.served_model import ServedModel
 
 STATIC = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-T = TypeVar("T")
-
-log = logging.getLogger("etude")
 
 
 @dataclass(frozen=True)
@@ -131,36 +127,21 @@ def create_app(service: Service, hosts: frozenset[str] | None, token: str | None
     if service.board is not None:
         add_board(app, service.board, service.needs_token)
     _add_state(app, service)
+    kinds = {f"/{kind.name}": kind for kind in service.kinds}
+    dispatch = Dispatch(app, kinds, service.choose_model, service.engine, service.metrics)
     for kind in service.kinds:
-        _add_endpoint(app, service, kind)
-    return Guard(app, service.engine, service.metrics, service.limits, hosts, token)
+        _describe_endpoint(app, dispatch, service, kind)
+    return Guard(dispatch, service.engine, service.metrics, service.limits, hosts, token)
 
 
 # --- endpoints --------------------------------------------------------------------------------------
 
 
-def _add_endpoint(app: FastAPI, service: Service, kind: Kind) -> None:
+def _describe_endpoint(app: FastAPI, dispatch: Dispatch, service: Service, kind: Kind) -> None:
+    """Put an endpoint into the description of the API; requests come by `Dispatch`, which does the same, sooner."""
+
     async def handle(body: Request, http: HttpRequest) -> Response:
-        start = time.perf_counter()
-        name, status = "", 200
-        try:
-            served = service.choose_model(kind.name, body.run)
-            name = served.name
-            if isinstance(body, GenerateRequest):
-                if body.stream:
-                    return StreamingResponse(_stream(service, served, body), media_type="text/event-stream")
-                texts = await _unless_client_leaves(http, service.engine.generate_all(served, body))
-                results = [{"text": text.text, "ended": text.ended} for text in texts]
-                return _json_response(encode_json({"run": name, "results": results}))
-            endpoint = served.endpoints[kind.name]
-            work = service.engine.answer(served, kind.name, endpoint, body)
-            return _json_response(await _unless_client_leaves(http, work))
-        except Exception as error:
-            response = _explain(error)
-            status = response.status_code
-            return response
-        finally:
-            service.metrics.count_request(kind.name, name, status, time.perf_counter() - start)
+        return await dispatch.answer(kind, body, http.receive)
 
     # FastAPI reads the types of a request from here
     handle.__annotations__ = {"body": kind.request, "http": HttpRequest, "return": Response}
@@ -193,43 +174,6 @@ def _add_endpoint(app: FastAPI, service: Service, kind: Kind) -> None:
     )
 
 
-async def _stream(service: Service, served: ServedModel, request: GenerateRequest) -> AsyncIterator[bytes]:
-    """Server-sent events: `piece` (number, text), `end` (number, text, ended) for each text, and `error`."""
-    try:
-        async for piece in service.engine.generate(served, request):
-            if piece.text:
-                yield _event("piece", {"number": piece.number, "text": piece.text})
-            if piece.continuation is not None:
-                whole = piece.continuation
-                yield _event("end", {"number": piece.number, "text": whole.text, "ended": whole.ended})
-    except Exception as error:
-        problem = _as_problem(error)
-        yield _event("error", problem.json())
-
-
-def _event(name: str, values: dict[str, Any]) -> bytes:
-    return b"event: " + name.encode() + b"\ndata: " + encode_json(values) + b"\n\n"
-
-
-async def _unless_client_leaves(http: HttpRequest, work: Awaitable[T]) -> T:
-    """The result of a coroutine, which is cancelled when the client closes the connection."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_wait_for_disconnect(http))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise Problem(499, "The client has gone.")
-    finally:
-        for each in (task, gone):
-            each.cancel()
-
-
-async def _wait_for_disconnect(http: HttpRequest) -> None:
-    while (await http.receive())["type"] != "http.disconnect":
-        pass
-
-
 # --- what the server says of itself -----------------------------------------------------------------
 
 
@@ -241,7 +185,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
     @app.get("/health", summary="Whether requests are answered")
     async def health() -> Response:
         draining = service.engine.draining
-        return _json_response(
+        return json_response(
             encode_json({"status": "stopping" if draining else "ok", "pending": service.engine.pending}),
             503 if draining else 200,
         )
@@ -276,26 +220,6 @@ def _add_pages(app: FastAPI, has_board: bool) -> None:
 # --- errors -----------------------------------------------------------------------------------------
 
 
-def _json_response(body: bytes, status: int = 200) -> Response:
-    return Response(body, status, media_type="application/json")
-
-
-def _as_problem(error: Exception) -> Problem:
-    if isinstance(error, Problem):
-        return error
-    if isinstance(error, UserError):
-        return Problem(422, str(error))
-    log.error("a request failed", exc_info=error)
-    return Problem(500, "The server failed; see its log.")
-
-
-def _explain(error: Exception) -> Response:
-    problem = _as_problem(error)
-    if problem.status == 499:  # nobody reads it; HTTP has no such status
-        return Response(status_code=408)
-    return problem.response()
-
-
 def _add_error_handlers(app: FastAPI, service: Service) -> None:
     fields = {f"/{kind.name}": list(kind.request.model_fields) for kind in KINDS.values()}
 
@@ -320,9 +244,9 @@ def _add_error_handlers(app: FastAPI, service: Service) -> None:
         service.metrics.count_refusal(problem.status)
         return problem.response()
 
-    async def explain(http: HttpRequest, error: Exception) -> Response:
-        return _explain(error)
+    async def refuse_user_error(http: HttpRequest, error: Exception) -> Response:
+        return explain(error)
 
-    app.add_exception_handler(UserError, explain)
+    app.add_exception_handler(UserError, refuse_user_error)
     app.add_exception_handler(RequestValidationError, refuse_body)
     app.add_exception_handler(HTTPException, refuse)

@@ -1,8 +1,10 @@
-"""The engine: one thread that runs every forward pass, for requests that arrive at once in one pass (dynamic batching).
+"""The engine: threads that run the forward passes, for requests that arrive at once in one pass (dynamic batching).
 
-Requests to one endpoint of one run are taken together, the oldest first, up to the limits of a batch. While a pass
-runs, the next batch gathers; an idle engine starts at once, unless further requests are just arriving, and then waits
-for them no longer than `Limits.wait`. Between two batches every text in generation gets one token (generation.py).
+Requests to one endpoint of one run are taken together, the oldest first, up to the limits of a batch. While passes
+run, the next batch gathers; an idle thread starts at once, unless further requests are just arriving, and then waits
+for them no longer than `Limits.wait`. On a CPU several passes run at once, each on its share of the cores
+(`Limits.workers`): products of this size gain more from that than from threads inside one pass. The first thread
+also generates: between two of its batches every text gets one token (generation.py).
 
 What one request of a batch does wrong hits none of the others: a batch that raises is answered one by one.
 """
@@ -47,6 +49,7 @@ class Engine:
 
     def __init__(self, models: Sequence[ServedModel], limits: Limits, on_batch: Callable[[int], None]) -> None:
         self.limits, self._on_batch = limits, on_batch
+        self._models = {served.name: served for served in models}
         self.generators = {
             served.name: TextGenerator(served.model, limits.generated_texts if limits.batch_requests > 1 else 1)
             for served in models
@@ -59,12 +62,16 @@ class Engine:
         self._new_texts: deque[tuple[ServedModel, GenerateJob]] = deque()
         self._ready = threading.Condition()
         self._stopped = self._aborted = False
-        self._thread = threading.Thread(target=self._run, name="etude-engine")
+        self._threads = [
+            threading.Thread(target=self._run, args=(number == 0,), name=f"etude-engine-{number}")
+            for number in range(limits.workers)
+        ]
 
     # --- event loop ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def drain(self) -> None:
         """Refuse new requests; those accepted are finished."""
@@ -74,14 +81,15 @@ class Engine:
         """End by 503 whatever is not being computed right now."""
         with self._ready:
             self._aborted = True
-            self._ready.notify()
+            self._ready.notify_all()
 
     def stop(self) -> None:
-        """End the thread, after the pass that runs."""
+        """End the threads, after the passes that run."""
         with self._ready:
             self._stopped = True
-            self._ready.notify()
-        self._thread.join()
+            self._ready.notify_all()
+        for thread in self._threads:
+            thread.join()
 
     async def answer(self, served: ServedModel, kind: str, endpoint: Endpoint[Any], request: Request) -> bytes:
         """The results of a request as JSON; raises Problem or UserError."""
@@ -114,7 +122,7 @@ class Engine:
         try:
             with self._ready:
                 self._new_texts.append((served, job))
-                self._ready.notify()
+                self._ready.notify_all()  # the first thread must hear it
             async with asyncio.timeout(self.limits.timeout):
                 while unfinished:
                     pieces = await arrived.get()
@@ -143,30 +151,40 @@ class Engine:
         if self.pending >= self.limits.queue:
             raise too_busy()
 
-    # --- the thread ---------------------------------------------------------------------------------
+    # --- the threads --------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run(self, generates: bool) -> None:
+        """Answer batches until the end; one of the threads also writes the texts."""
         while True:
+            new_texts: list[tuple[ServedModel, GenerateJob]] = []
             with self._ready:
-                while not self._stopped and self._is_idle():
+                while not self._stopped and not self._jobs and not (generates and self._has_texts()):
                     self._ready.wait()
                 if self._stopped or self._aborted:
-                    self._refuse_all()
+                    self._refuse_jobs()
+                    if generates:
+                        self._refuse_texts()
                 if self._stopped:
                     return
                 batch = self._take_batch()
-                new_texts = list(self._new_texts)
-                self._new_texts.clear()
+                if generates:
+                    new_texts = list(self._new_texts)
+                    self._new_texts.clear()
             if batch:
                 self._answer(batch)
-            for served, job in new_texts:
-                self._add_texts(served, job)
-            for generator in self.generators.values():
-                if not generator.is_idle:
-                    generator.step()
+            if generates:
+                self._write(new_texts)
 
-    def _is_idle(self) -> bool:
-        return not self._jobs and not self._new_texts and all(each.is_idle for each in self.generators.values())
+    def _has_texts(self) -> bool:
+        return bool(self._new_texts) or not all(each.is_idle for each in self.generators.values())
+
+    def _write(self, new_texts: Sequence[tuple[ServedModel, GenerateJob]]) -> None:
+        for served, job in new_texts:
+            self._add_texts(served, job)
+        for name, generator in self.generators.items():
+            if not generator.is_idle:
+                with self._models[name].turn:
+                    generator.step()
 
     def _take_batch(self) -> list[Job]:
         """The oldest request and those that can be answered with it; called with the lock held."""
@@ -212,7 +230,8 @@ class Engine:
         if not admitted:
             return
         try:
-            results = admitted[0].endpoint.answer([job.request for job in admitted])
+            with admitted[0].served.turn:
+                results = admitted[0].endpoint.answer([job.request for job in admitted])
             bodies = [_encode(job, result) for job, result in zip(admitted, results, strict=True)]
         except Exception as fault:
             if len(admitted) == 1:
@@ -240,10 +259,12 @@ class Engine:
             limit = f"{self.limits.tokens:,}"
             raise Problem(413, f"The input has {count:,} tokens, and {limit} are taken at most: split it.")
 
-    def _refuse_all(self) -> None:
+    def _refuse_jobs(self) -> None:
         for job in self._jobs:
             job.deliver(shutting_down())
         self._jobs.clear()
+
+    def _refuse_texts(self) -> None:
         for _, text_job in self._new_texts:
             text_job.deliver(shutting_down())
         self._new_texts.clear()

@@ -44,6 +44,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
+ENCODED_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 # these hold nothing private, as does /static/; /board/report asks for a ticket, because a link carries no token
 OPEN_PATHS = frozenset({"/", "/board", "/api", "/health", "/favicon.ico", "/board/report"})
 PAGES = frozenset({"/", "/board", "/api"})  # what a link on another site may lead to
@@ -99,9 +100,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 headers = list(message.get("headers", []))
                 present = {name.lower() for name, _ in headers}
-                headers += [
-                    (name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in present
-                ]
+                headers += [header for header in ENCODED_HEADERS if header[0] not in present]
                 if self.engine.draining and b"connection" not in present:
                     headers.append((b"connection", b"close"))
                 message = {**message, "headers": headers}

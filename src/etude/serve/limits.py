@@ -18,6 +18,7 @@ class Limits:
     tokens: int = 65_536  # of the inputs of one request; 413
     queue: int = 512  # requests that wait or are being answered; 429
     batch_requests: int = 64  # answered in one forward pass; 1: every request alone
+    workers: int = 1  # forward passes at once; more than one only on a CPU
     batch_characters: int = 32_768  # the same, by the length of the inputs: bounds how long a pass takes
     wait: float = 0.002  # seconds a request waits for others that are just arriving
     timeout: float = 30.0  # seconds until an answer must be there; 503

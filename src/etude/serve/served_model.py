@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -17,6 +19,7 @@ from etude.inference.predictor import Predictor
 from etude.inference.task_model import TaskModel
 from etude.inference.translation import require_translator
 from etude.models.base import require
+from etude.models.layer_features import LayerFeatures
 from etude.models.static import Static
 from etude.runs import task_plan as plan
 from etude.runs.run import Run
@@ -34,7 +37,10 @@ from etude.serve.endpoints import (
 )
 from etude.serve.requests import RunInfo
 from etude.text.tokenizer.char_ngrams import list_token_strings
+from etude.text.tokenizer.open_vocabulary import OpenVocabularyTokenizer
 from etude.view.paths import require_graph_task
+
+STATELESS_TASKS = frozenset({"classify", "pair", "similarity", "tag", "span", "choice", "rank"})
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,8 @@ class ServedModel:
     pairs: tuple[str, str] | None = None  # of a translation model
     generates: bool = False
     folder: Path | None = None  # where it lies, if on this machine
+    # held while it answers: a lock, unless several threads may ask it at once
+    turn: AbstractContextManager[object] = field(default_factory=threading.Lock)
 
     @classmethod
     def open(cls, folder: str | Path, device: str | None = None) -> ServedModel:
@@ -64,6 +72,8 @@ class ServedModel:
             return cls(name, system, endpoints, None, baseline.kind, inputs, roles, folder=place)
         model = load(folder, device)
         tuned = TaskModel.open(folder, model.device) if (Path(folder) / plan.FILE).is_file() else None
+        if tuned is not None:
+            _stop_caching(tuned)
         candidates = _try_endpoints(model, tuned)
         if not candidates:
             raise UserError(f"{folder} has no endpoint that could be served.")
@@ -79,6 +89,7 @@ class ServedModel:
             run.pairs if run else None,
             "generate" in candidates,
             Path(folder).resolve() if Path(folder).exists() else None,
+            nullcontext() if _is_stateless(model, tuned) else threading.Lock(),
         )
 
     @property
@@ -109,6 +120,18 @@ class ServedModel:
 def list_roles(predictor: Predictor) -> dict[str, str]:
     """The parts of an example of a task by role, with the names of their columns."""
     return {role: predictor.columns.get(role, usual[0]) for role, usual in predictor.module.COLUMNS.items()}
+
+
+def _stop_caching(tuned: TaskModel) -> None:
+    """Keep no states of frozen layers: that pays in training, where texts come again; a server would only grow."""
+    with suppress(UserError):  # a model without frozen layers
+        require(tuned.model, LayerFeatures, "This model was trained as a whole.").free_bytes = -1
+
+
+def _is_stateless(model: LoadedModel, tuned: TaskModel | None) -> bool:
+    """Whether an answer changes nothing in the run: a tokenizer that numbers unknown words, or a graph's links, do."""
+    is_closed = not isinstance(model.tokenizer, OpenVocabularyTokenizer)
+    return is_closed and (tuned is None or tuned.kind in STATELESS_TASKS)
 
 
 def _try_endpoints(model: LoadedModel, tuned: TaskModel | None) -> dict[str, Endpoint[Any] | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from etude.serve.server import Server
 
 TOKEN = "ETUDE_TOKEN"  # the environment variable of the bearer token
+MOST_WORKERS = 4  # beyond it, threads inside a pass gain more than a further pass
 
 
 def serve(
@@ -28,6 +30,7 @@ def serve(
     name: Sequence[str] = (),
     queue: int = 512,
     batch: int = 64,
+    workers: int | None = None,
     wait_ms: float = 2.0,
     timeout: float = 30.0,
     quiet: bool = False,
@@ -45,6 +48,7 @@ def serve(
         name: A further name under which requests are answered, such as that of a proxy; may be given again.
         queue: Requests that wait at most; others are answered 429.
         batch: Requests answered in one forward pass at most; 1: each alone.
+        workers: Forward passes at once on a CPU, each on its share of the cores; up to 4 unless given.
         wait_ms: Milliseconds a request waits at most for others that are arriving.
         timeout: Seconds until a request is answered 503.
         quiet: No line a request.
@@ -54,14 +58,15 @@ def serve(
 
     if not 0 <= port <= 65535:
         raise UserError(f"port={port}: a port is a number from 0 to 65535.")
-    for option, value in (("queue", queue), ("batch", batch), ("timeout", timeout)):
-        if not value > 0:
+    for option, value in (("queue", queue), ("batch", batch), ("timeout", timeout), ("workers", workers)):
+        if value is not None and not value > 0:
             raise UserError(f"{option}={value}: take a number above 0.")
     if not 0 <= wait_ms <= 1000:
         raise UserError(f"wait_ms={wait_ms}: take milliseconds from 0 to 1000.")
     require("fastapi", "etude serve")
     require("uvicorn", "etude serve")
     require("prometheus_client", "etude serve")
+    passes = _share_cores(workers)
     from etude.serve.app import Service
     from etude.serve.limits import Limits
     from etude.serve.served_model import ServedModel
@@ -76,16 +81,30 @@ def serve(
         log = logging.getLogger("uvicorn.access")
         log.setLevel(logging.INFO)
         log.addHandler(logging.StreamHandler())
-    limits = Limits(queue=queue, batch_requests=batch, wait=wait_ms / 1000, timeout=timeout)
     models = []
     for folder in folders:
         report_stage(f"loading {folder}")
         models.append(ServedModel.open(folder, device))
+    is_cpu = all(served.model is None or served.model.device == "cpu" for served in models)
+    passes = passes if is_cpu else 1  # a GPU runs one after the other
+    limits = Limits(queue=queue, batch_requests=batch, workers=passes, wait=wait_ms / 1000, timeout=timeout)
     service = Service.create(models, limits, token is not None, board)
     server = Server(service, host, port, token, name, access_log=not quiet)
     if on_start is not None:
         on_start(server)
     server.run()
+
+
+def _share_cores(workers: int | None) -> int:
+    """The forward passes at once on a CPU; gives each its share of the cores, before torch counts them itself.
+
+    By the environment, because BLAS libraries read nothing else; OMP_NUM_THREADS of the user stays as it is.
+    """
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    passes = min(cores, MOST_WORKERS) if workers is None else workers
+    if "torch" not in sys.modules:
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // passes)))
+    return passes
 
 
 def _read_token(path: str | Path | None) -> str | None:
