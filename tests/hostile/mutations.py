@@ -13,6 +13,7 @@ TOKENS = [
     b"{", b"}", b"[" * 200, b"]", b"{" * 500, b":", b",", b"\t", b"-", b"9" * 5000, b"1e999", b"-1", b"NaN", b"null",
     b"true", b"&a", b"*a", b"!!python/object:os.system", b"../../etc/passwd", b"%s%n{0}", b"\\u0000", b"\\ud800",
     "가".encode(), "\u202e".encode(), b"\x80", b"18446744073709551616", b"<" * 100, b"a" * 3000,
+    b"[" * 2000, b'{"a":' * 2000,
 ]  # fmt: skip
 VALUES: list[Any] = [
     None, True, False, 0, -1, 1, 2, 2**31, 2**63, 2**64, -(2**63), 10**30, 10**400, 0.5, -0.5, 1e308, "", "x", "0",

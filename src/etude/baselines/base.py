@@ -148,7 +148,7 @@ def read_saved(folder: str | Path) -> SavedBaseline:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         arrays = load_file(weights)
-    except (ValueError, SafetensorError) as problem:
+    except (ValueError, RecursionError, SafetensorError) as problem:
         raise UserError(f"{folder} cannot be read as a baseline: {problem}.") from None
     if not isinstance(content, dict) or set(content) != KEYS or content["format"] != FORMAT:
         raise UserError(f"{path} is not a baseline of this version of Etude. Make it again.")

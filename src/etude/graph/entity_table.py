@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 ENTITIES = "entities.json"  # of a run: its graph's fingerprint and names, in the place of a tokenizer
 _WEIGHTS, _RECIPE = "model.safetensors", "recipe.yaml"
+LONGEST_LINE = 1 << 24  # bytes: a name and a million numbers
+LONGEST_NUMBER = 15  # digits of a count, a width or a row
 _ENTITY_WEIGHTS, _RELATION_WEIGHTS = "model.entities.weight", "model.relations.weight"
 
 
@@ -180,7 +182,9 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield (number, line) of every line that is not empty."""
     try:
         with _open(path) as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
+                if len(line) > LONGEST_LINE:
+                    raise UserError(f"{path}:{number}: the line is longer than {LONGEST_LINE >> 20} MB. Is it text?")
                 if text := line.rstrip(b" \t\r\n"):
                     yield number, text
     except (EOFError, lzma.LZMAError, gzip.BadGzipFile) as problem:
@@ -193,6 +197,8 @@ def _read_text(path: Path) -> tuple[list[str], np.ndarray]:
     fields = first.split()
     promised: int | None = None
     if len(fields) == 2 and all(field.isdigit() for field in fields):
+        if max(map(len, fields)) > LONGEST_NUMBER:
+            raise UserError(f"{path}:{number}: a count of entities or numbers has more than {LONGEST_NUMBER} digits.")
         promised, width = int(fields[0]), int(fields[1])
     else:
         width = len(first.rpartition(b"\t")[2].split()) if b"\t" in first else len(fields) - 1
@@ -280,9 +286,10 @@ def _read_openke_pair(folder: Path, part: str) -> tuple[list[str], np.ndarray]:
         parts = line.rsplit(b"\t", 1) if b"\t" in line else line.rsplit(b" ", 1)
         if number == 1 and len(parts) == 1 and parts[0].isdigit():
             continue  # the count
-        if len(parts) != 2 or not parts[1].strip().isdigit() or int(parts[1]) >= len(rows):
+        row = parts[-1].strip()
+        if len(parts) != 2 or not row.isdigit() or len(row) > LONGEST_NUMBER or int(row) >= len(rows):
             raise UserError(f"{name_path}:{number}: expected a name, a tab and a row below {len(rows):,}.")
-        names[int(parts[1])] = _decode(parts[0], f"{name_path}:{number}")
+        names[int(row)] = _decode(parts[0], f"{name_path}:{number}")
     nameless = next((row for row, name in enumerate(names) if not name), None)
     if nameless is not None:
         raise UserError(f"{name_path} names no {part} of row {nameless}, which {vector_path.name} has.")

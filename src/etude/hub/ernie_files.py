@@ -71,7 +71,7 @@ def read_release(folder: Path) -> Release:
     path = folder / CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: {error}.") from None
     settings, tokenizer, tensors = _read_settings(config, str(path)), open_tokenizer(folder), read_tensors(folder)
     notes: list[str] = []

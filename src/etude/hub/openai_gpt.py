@@ -93,7 +93,7 @@ def _read_shapes(path: Path) -> list[list[int]]:
     try:
         shapes = json.loads(path.read_text(encoding="utf-8"))
         is_valid = all(isinstance(size, int) and size > 0 for shape in shapes for size in shape) and len(shapes[0]) == 2
-    except (ValueError, TypeError, IndexError) as error:
+    except (ValueError, RecursionError, TypeError, IndexError) as error:
         raise UserError(f"{path} is not a list of shapes: {error}.") from None
     if not is_valid:
         raise UserError(f"{path} is not a list of shapes of GPT-1: the first is that of the positions, [512, 768].")

@@ -138,7 +138,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
     """Read the numbers of all pieces; UserError where a number is missing or twice."""
     try:
         vocabulary = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise UserError(f"{path} is damaged: {problem}. Take it from a copy.") from None
     is_numbering = isinstance(vocabulary, dict) and all(type(number) is int for number in vocabulary.values())
     if not is_numbering or sorted(vocabulary.values()) != list(range(len(vocabulary))):

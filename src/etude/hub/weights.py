@@ -67,7 +67,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder} is not a folder of a model: it holds no config.json.")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: {error}.") from None
     if not isinstance(config, dict):
         raise UserError(f"{path} is not the description of a model: expected an object of keys and values.")
@@ -82,13 +82,14 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     if not file_name.endswith(".index.json"):
         return _read_file(folder / file_name)
     try:
-        shards = json.loads((folder / file_name).read_text(encoding="utf-8"))["weight_map"]
-    except (ValueError, KeyError, TypeError) as error:
+        weight_map = json.loads((folder / file_name).read_text(encoding="utf-8"))["weight_map"]
+        shards = {str(name): str(file) for name, file in weight_map.items()}
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / file_name} is not an index of weights: {error}.") from None
     tensors: dict[str, Tensor] = {}
     for name in sorted(set(shards.values())):
-        if Path(name).name != name or not (folder / name).is_file():
-            raise UserError(f"{folder / file_name} names {name!r}, and there is no such file beside it.")
+        if Path(name).name != name or len(name) > 200 or not (folder / name).is_file():
+            raise UserError(f"{folder / file_name} names {name[:200]!r}, and there is no such file beside it.")
         tensors |= _read_file(folder / name)
     missing = sorted(set(shards) - set(tensors))
     if missing:

@@ -45,7 +45,7 @@ def read_abstention(folder: Path) -> Abstention | None:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         abstention = Abstention(float(values["threshold"]), float(values["accuracy"]))
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
+    except (ValueError, RecursionError, KeyError, TypeError, OverflowError) as error:
         raise UserError(f"{path} is damaged ({error}). Remove it: the model then always answers.") from None
     if not (math.isfinite(abstention.threshold) and 0 <= abstention.threshold <= 1):
         raise UserError(f"{path}: a threshold lies between 0 and 1, not {abstention.threshold:g}.")

@@ -41,6 +41,8 @@ from etude.text.tokenizer.special_tokens import Specials
 
 __all__ = ["Settings", "States", "Transformer", "build"]
 
+MAX_HEADS = 4096  # up to which a number that divides a width is looked for
+
 
 class Settings(ModelSettings):
     layers: int = Field(ge=1, le=MAX_LAYERS)
@@ -85,11 +87,11 @@ class Settings(ModelSettings):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.width % self.heads:
-            fitting = [heads for heads in range(1, self.width + 1) if self.width % heads == 0]
+            fitting = [heads for heads in range(1, min(self.width, MAX_HEADS) + 1) if self.width % heads == 0]
             close = min(fitting, key=lambda heads: abs(heads - self.heads))
             raise ValueError(
                 f"heads={self.heads} do not divide width={self.width}: "
-                f"set heads to {close}, or width to {self.heads * max(1, round(self.width / self.heads))}"
+                f"set heads to {close}, or width to {self.heads * max(1, (self.width + self.heads // 2) // self.heads)}"
             )
         if self.positions == "rotary" and (self.width // self.heads) % 2:
             raise ValueError(

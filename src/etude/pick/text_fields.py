@@ -100,7 +100,7 @@ def _list_fields(file: SourceFile) -> list[str]:
     if file.format == "jsonl":
         try:
             record = json.loads(lines[0])
-        except ValueError:
+        except (ValueError, RecursionError):
             return []
         return list(record) if isinstance(record, dict) else []
     return next(csv.reader([lines[0]], delimiter="\t" if file.format == "tsv" else ","), [])

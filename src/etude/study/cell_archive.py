@@ -190,7 +190,7 @@ def _parse_manifest(path: Path, content: bytes) -> dict[str, Any]:
 def _parse_json(path: Path, name: str, content: bytes) -> dict[str, Any]:
     try:
         values = json.loads(content.decode("utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UserError(f"{path}: {name} is not JSON.") from None
     if not isinstance(values, dict):
         raise UserError(f"{path}: {name} holds no named values.")

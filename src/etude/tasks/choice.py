@@ -108,7 +108,7 @@ def _choices(record: Record, columns: Mapping[str, str], where: str) -> tuple[li
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = json.loads(value)  # a list in a cell of a CSV file
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
     if isinstance(value, dict) and isinstance(value.get("text"), list):  # {"label": [...], "text": [...]}
         value = [{"label": a, "text": b} for a, b in zip(value.get("label", []), value["text"], strict=False)]

@@ -44,7 +44,7 @@ def _read_entries(path: Path) -> dict[str, tuple[int, str]]:
             raise ValueError(content["format"])
         files = content["files"].items()
         entries = {str(name): (int(entry["bytes"]), str(entry["sha256"])) for name, entry in files}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         raise damaged from None
     if any(Path(name).is_absolute() or ".." in Path(name).parts for name in entries):
         raise damaged

@@ -169,7 +169,7 @@ def read_state(folder: Path, step: int) -> dict[str, Any]:
         content: dict[str, Any] = json.loads((target / "state.json").read_text(encoding="utf-8"))
         files = {str(name): (int(entry["bytes"]), _read_hash(entry)) for name, entry in content["files"].items()}
         state = content["state"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"The checkpoint {target} cannot be read: {error!r}. {advice}") from error
     digest = content.pop(WHOLE, None)  # checkpoints of earlier versions have none
     is_altered = not content.keys() <= {"format", "step", "files", "state"}  # a changed name of the hash is none, too

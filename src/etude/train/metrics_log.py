@@ -117,7 +117,7 @@ def read_metrics(path: Path | str) -> list[dict[str, Any]]:
     for number, line in enumerate(lines[:-1], start=1):  # behind the last line end is no whole line
         try:
             entry = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path}, line {number}: not JSON ({error}). Remove the line.") from error
         if not isinstance(entry, dict):
             raise UserError(f"{path}, line {number}: not a JSON object. Remove the line.")

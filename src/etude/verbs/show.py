@@ -144,12 +144,17 @@ def _read_question(question: str | Path | Mapping[str, object]) -> tuple[Mapping
     text, place = str(question), "question"
     if not text.lstrip().startswith("{"):
         place = text
-        if not Path(text).is_file():
-            raise UserError(f"There is no file {text}. Name a file with one question, or write the JSON object itself.")
-        text = Path(text).read_text(encoding="utf-8")
+        try:
+            content: str | bytes = Path(text).read_bytes()
+        except (OSError, ValueError):
+            raise UserError(
+                f"There is no file {text[:200]}. Name a file with one question, or write the JSON object itself."
+            ) from None
+    else:
+        content = text
     try:
-        record = json.loads(text)
-    except ValueError as problem:
+        record = json.loads(content)
+    except (ValueError, RecursionError) as problem:
         raise UserError(f"{place}: this is not one JSON object ({problem}).") from None
     if not isinstance(record, dict):
         raise UserError(f"{place}: a question is a JSON object with `question` and `choices`.")

@@ -140,7 +140,7 @@ def parse_linker(spec: str) -> tuple[str, dict[str, object]]:
 def _parse_value(text: str) -> object:
     try:
         value: object = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return value
 

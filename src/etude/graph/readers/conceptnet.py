@@ -85,5 +85,5 @@ def _parse_weight(path: str, line: int, facts: str) -> float:
             pass
     try:
         return parse_weight(path, line, json.loads(facts)["weight"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, RecursionError, KeyError, TypeError):
         raise UserError(f"{path}:{line}: the last column is no JSON object with a weight.") from None

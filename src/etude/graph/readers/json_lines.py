@@ -67,7 +67,7 @@ def _read_records(file: SourceFile, watch: FileWatch | None) -> Iterator[list[tu
                 continue
             try:
                 record = json.loads(text)
-            except ValueError as problem:
+            except (ValueError, RecursionError) as problem:
                 raise UserError(f"{file.path}:{line}: not JSON: {problem}.") from None
             if not isinstance(record, dict):
                 raise UserError(f"{file.path}:{line}: not a JSON object with fields.")

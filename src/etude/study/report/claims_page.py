@@ -50,7 +50,7 @@ def load_results(folder: Path) -> dict[str, JsonDict]:
     for path in sorted((folder / RESULTS).glob("*.json")):
         try:
             loaded[path.stem] = json.loads(path.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path}: no JSON ({error}).") from None
     return loaded
 

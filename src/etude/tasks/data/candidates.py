@@ -75,7 +75,7 @@ def _list(value: Any, column: str, where: str) -> list[Any]:
     if isinstance(value, str) and value.lstrip().startswith("["):  # a list in a cell of a CSV file
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
     if not isinstance(value, list):
         raise UserError(f"{where}: the column '{column}' holds {short(value)}, not a list of candidates.")

@@ -115,7 +115,7 @@ def _parse_records(
         place = f"{part.file}, {unit} {number}"
         try:
             record = json.loads(line)
-        except ValueError as problem:
+        except (ValueError, RecursionError) as problem:
             raise UserError(f"{place}: not JSON ({problem}). A .jsonl file has one JSON object a line.") from None
         if not isinstance(record, dict):
             raise UserError(f"{place}: a JSON object is expected, not {line[:40]!r}.")

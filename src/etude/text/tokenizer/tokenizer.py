@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
@@ -170,7 +171,8 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int] | np.ndarray, special: bool = True) -> str:
         """Decode ids; `special` False leaves out special tokens."""
-        return self.backend.decode([int(id) for id in ids], skip_special_tokens=not special)
+        with explain_failure():
+            return self.backend.decode([int(id) for id in ids], skip_special_tokens=not special)
 
     @cached_property
     def _special_backend(self) -> Backend:
@@ -203,7 +205,8 @@ def encode_flat(backend: Backend, texts: Sequence[str]) -> FlatEncoding:
     A token starts a word where the pre-tokenizer starts one, or where a word of the text starts (the pre-tokenizer of
     some tokenizers gives a whole "word,"); of several tokens for one character only the first can start a word.
     """
-    encodings = backend.encode_batch(list(texts), add_special_tokens=False)
+    with explain_failure():
+        encodings = backend.encode_batch(list(texts), add_special_tokens=False)
     lengths = np.fromiter((len(encoding) for encoding in encodings), np.int64, len(encodings))
     total = int(lengths.sum())
     ids = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), np.int32, total)
@@ -230,6 +233,19 @@ def encode_flat(backend: Backend, texts: Sequence[str]) -> FlatEncoding:
     begins = characters.find_word_starts(classes)[solid] & ~white_space
     begins[1:] &= (solid[1:] != solid[:-1]) | (text_numbers[1:] != text_numbers[:-1])
     return FlatEncoding(lengths, ids, first | begins, white_space, offsets)
+
+
+@contextmanager
+def explain_failure() -> Iterator[None]:
+    """Raise UserError where a tokenizer that could be read fails on a text: its parts do not fit each other."""
+    try:
+        yield
+    except BaseException as problem:  # the library raises bare Exception, and a BaseException where Rust panics
+        if type(problem) is not Exception and type(problem).__name__ != "PanicException":
+            raise
+        raise UserError(
+            f"The tokenizer fails on a text: {str(problem)[:200]}. Take one whose parts are whole."
+        ) from None
 
 
 def _load_backend(content: str) -> Backend:

@@ -82,7 +82,7 @@ def _convert_merges(vocabulary_path: Path, merges_path: Path) -> str:
     """Convert BPE: over bytes as in GPT-2, or over characters with "</w>" at word ends as in GPT-1."""
     try:
         vocabulary = json.loads(_read_text(vocabulary_path))
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise UserError(f"{vocabulary_path} is not JSON: {problem}.") from None
     if not isinstance(vocabulary, dict) or not all(isinstance(id, int) for id in vocabulary.values()):
         raise UserError(f"{vocabulary_path} is not a BPE vocabulary: expected one object of token: id.")
