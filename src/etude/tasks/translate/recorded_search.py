@@ -8,6 +8,7 @@ sources have ended, it asks every few steps; a source that has ended stays as it
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 
 import torch
@@ -31,6 +32,7 @@ def search_recorded(
         return {"is_done": beams.is_done}
 
     limit, length, room = int(beams.limits.max()), 1, 0
+    is_recordable = True
     take_step()  # projects the sources
     while True:
         yield from _drop_done(decoding, beams)
@@ -44,13 +46,27 @@ def search_recorded(
         sources, graph = len(beams.numbers), new_graph()
         graph.warm_up(take_step)
         length += 1
-        if length < room:
-            graph.record(take_step)
+        is_recorded = is_recordable and length < room and _record(graph, take_step)
+        is_recordable = is_recordable and (is_recorded or length >= room)
         while length < room:
             if length % LOOK_EVERY == 0 and 2 * int(beams.is_done.sum()) >= sources:
                 break
-            graph.replay()
+            if is_recorded:
+                graph.replay()
+            else:
+                take_step()
             length += 1
+
+
+def _record(graph: Graph, take_step: Callable[[], Tensors]) -> bool:
+    """Record a step; False, and a warning, where a library does what cannot be recorded."""
+    try:
+        graph.record(take_step)
+    except RuntimeError as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        warnings.warn(f"the steps of this search are not recorded as CUDA graphs: {reason}", stacklevel=2)
+        return False
+    return True
 
 
 def _drop_done(decoding: Decoding, beams: Beams) -> Iterator[tuple[int, list[Hypothesis]]]:

@@ -153,7 +153,7 @@ class Beams:
         self.search, self.end = search, end
         self.lengths, self.limits = lengths, limits  # (G,) of sources; of targets at most
         self.numbers = torch.arange(sources)  # (G,) of the sources that are left, on the host
-        self.length = torch.zeros((), dtype=torch.int64, device=device)  # tokens of every hypothesis
+        self.length = torch.zeros(1, dtype=torch.int64, device=device)  # tokens of every hypothesis
         self.totals = torch.full((sources, search.beams), -torch.inf, device=device)  # (G, K) log-probabilities
         self.totals[:, 0] = 0.0
         self.ids = torch.zeros((sources, search.beams, room), dtype=torch.int64, device=device)  # (G, K, room)
@@ -171,7 +171,7 @@ class Beams:
         self.length += 1
         values, parents, words = self._choose(log_probs)  # (G, C)
         extended = _gather(self.ids, parents)  # (G, C, room)
-        extended.index_copy_(2, self.length.view(1) - 1, words[:, :, None])
+        extended.index_copy_(2, self.length - 1, words[:, :, None])
         attended = self._sum_attention(attention, parents)
         is_ended = words == self.end
         is_last = (self.limits == self.length)[:, None]
