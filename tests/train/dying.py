@@ -8,6 +8,8 @@
 
 `writing:K` dies by SIGKILL with the checkpoint of step K written but not yet renamed, `half:K` with only part of it on
 the disk, `evaluation:K` after the first batch of the evaluation at step K; `term:K` sends itself SIGTERM in step K.
+`step:K@R`, and likewise the others, happens to rank R alone; `stop:K@R` is SIGSTOP, as a network that stalls;
+`loader:K@R` fails to build the batches of step K, `slow:K@R` builds them for some seconds.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,21 +29,36 @@ import torch
 import torch._dynamo  # the first step of a run imports it, for two seconds: here once, and not in each fork
 
 from etude.pretraining import pretrain as pretraining
-from etude.train import checkpoint, evaluation
+from etude.train import checkpoint, evaluation, watch
+from etude.train.loader import Loader, Step
 from etude.train.loop import Loop
 
 
 def arm(moment: str) -> None:
     what, _, number = moment.partition(":")
-    if what == "never":
+    number, _, rank = number.partition("@")
+    if what in ("stop", "slow"):  # as patient as a test can be; all ranks
+        watch.SILENCE, watch.SLOW, watch.INTERVAL = (2.0, 60.0, 0.2) if what == "stop" else (20.0, 0.6, 0.2)
+    if what == "never" or (rank and rank != os.environ["RANK"]):
         return
     step = int(number)
+    build = Loader.step
+
+    def failing_build(self: Loader, number: int) -> Step:
+        if number + 1 == step and what == "loader":
+            raise OSError("the disk of this rank fails")
+        if number + 1 == step:
+            time.sleep(2.0)
+        return build(self, number)
+
     advance, place, save_file = Loop.advance, checkpoint.rename_into_place, checkpoint.save_file
     evaluate, batches, at = Loop.evaluate, evaluation.build_batches, [0]
 
     def dying_advance(self: Loop, work: Any) -> None:
         if work.number + 1 == step and what == "term":
             os.kill(os.getpid(), signal.SIGTERM)
+        if work.number + 1 == step and what == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         advance(self, work)
         if work.number + 1 == step and what == "step":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -66,7 +84,9 @@ def arm(moment: str) -> None:
             if at[0] == step:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    if what in ("step", "term"):
+    if what in ("loader", "slow"):
+        Loader.step = failing_build  # type: ignore[method-assign]
+    elif what in ("step", "term", "stop"):
         Loop.advance = dying_advance  # type: ignore[method-assign]
     elif what == "writing":
         checkpoint.rename_into_place = dying_place

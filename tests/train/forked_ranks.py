@@ -9,10 +9,13 @@ A rank writes what it prints to the folder of ETUDE_RANK_LOGS, one file each.
 from __future__ import annotations
 
 import json
+import math
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -81,6 +84,7 @@ def be_rank(rank: int, size: int, port: int, words: list[str]) -> None:
         "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "test",
     }  # fmt: skip
+    from etude.errors import UserError
     from tests.train.dying import work
 
     try:
@@ -90,7 +94,7 @@ def be_rank(rank: int, size: int, port: int, words: list[str]) -> None:
         code = stop.code if isinstance(stop.code, int) else 1
     except BaseException as error:
         traceback.print_exc()
-        code = 2 if type(error).__name__ == "UserError" else 1
+        code = 2 if isinstance(error, UserError) else 1
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -111,8 +115,27 @@ def main() -> None:
             if not child:
                 be_rank(rank, request["ranks"], port, request["words"])
             children.append(child)
-        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        print(json.dumps(codes), flush=True)
+        print(json.dumps(wait_for(children)), flush=True)
+
+
+def _is_stopped(child: int) -> bool:
+    return Path(f"/proc/{child}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T"
+
+
+def wait_for(children: list[int], grace: float = 30.0) -> list[int]:
+    """Return all exit codes. As torchrun does, kill what is left some time after the first failure."""
+    codes: dict[int, int] = {}
+    limit = math.inf
+    while len(codes) < len(children):
+        for child in children:
+            ended, status = (0, 0) if child in codes else os.waitpid(child, os.WNOHANG)
+            if ended:
+                codes[child] = os.waitstatus_to_exitcode(status)
+                limit = min(limit, time.monotonic() + grace) if codes[child] else limit
+            elif child not in codes and (time.monotonic() > limit or (codes and _is_stopped(child))):
+                os.kill(child, signal.SIGKILL)
+        time.sleep(0.005)
+    return [codes[child] for child in children]
 
 
 if __name__ == "__main__":

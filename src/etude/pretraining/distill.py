@@ -6,7 +6,8 @@ from pathlib import Path
 
 from etude.errors import UserError
 from etude.pretraining.loop import Learner
-from etude.pretraining.pretrain import start_run
+from etude.pretraining.pretrain import resume, start_run
+from etude.pretraining.restart import is_own_run, is_restarted
 from etude.pretraining.setup import resolve_recipe
 from etude.pretraining.student import build_student, load_teacher, teacher_file
 from etude.recipes.document import Overrides
@@ -27,8 +28,11 @@ def distill(
 ) -> Run:
     """Pre-train with a teacher, a run of a masked model; `overrides` may hold `distill.temperature` and its kind."""
     opened = corpus if isinstance(corpus, Corpus) else Corpus.open(corpus)
-    refuse_existing(Path(out))
+    if not is_restarted():
+        refuse_existing(Path(out))
     student = resolve_recipe(recipe, opened, overrides, distilled=True)
+    if is_own_run(Path(out), student):
+        return resume(out, quiet=quiet)
     if student.train.steps is None and student.train.tokens is None and student.train.epochs is None:
         raise UserError("The budget of a distillation is in steps, tokens or epochs: set train.steps.")
     if not Path(teacher).is_dir():

@@ -25,6 +25,7 @@ from etude.pretraining.continued import (
 )
 from etude.pretraining.first_weights import FirstWeights, rebuild_started
 from etude.pretraining.loop import Learner, build_loop
+from etude.pretraining.restart import is_own_run, is_restarted
 from etude.pretraining.setup import load_recipe, resolve_recipe
 from etude.pretraining.student import build_run_learner, describe_teacher
 from etude.recipes.document import Overrides
@@ -64,6 +65,8 @@ def pretrain(
     A folder with a model in the place of the recipe goes on from its weights (pretraining/continued.py). `start` and
     `entities` give a recipe its first weights (pretraining/first_weights.py).
 
+    Where torchrun starts its processes again, they go on with the run that the first start made (`--max-restarts`).
+
     Stopped by SIGTERM, Ctrl-C or `deadline` (of time.monotonic), it leaves a checkpoint and returns an unfinished run;
     `resume` goes on. With `shorten`, it becomes a shorter run that ends before the deadline (train/pace.py).
     """
@@ -73,9 +76,12 @@ def pretrain(
         return _continue(recipe, corpus, out, quiet, overrides, deadline, shorten)
     loaded = load_recipe(recipe, overrides)
     source = open_source(corpus, loaded)
-    refuse_existing(Path(out))
+    if not is_restarted():
+        refuse_existing(Path(out))
     first = FirstWeights.read(start, entities)
     resolved = resolve_recipe(first.complete(loaded, source), source, ())
+    if is_own_run(Path(out), resolved):
+        return resume(out, quiet=quiet, deadline=deadline, shorten=shorten)
 
     def build() -> tuple[Learner, dict[str, str]]:
         return first.build(resolved, source), first.files(source)
@@ -93,11 +99,14 @@ def _continue(
     shorten: bool,
 ) -> Run:
     corpus = Corpus.open(corpus) if isinstance(corpus, (str, Path)) else corpus
-    refuse_existing(Path(out))
+    if not is_restarted():
+        refuse_existing(Path(out))
     if not isinstance(corpus, Corpus):
         raise UserError("Only a model of text can go on from its weights: start a run on the graph with a recipe.")
     start = read_start(folder)
     recipe = resolve_recipe(continued_recipe(start, overrides), corpus, ())
+    if is_own_run(Path(out), recipe):
+        return resume(out, quiet=quiet, deadline=deadline, shorten=shorten)
 
     def build() -> tuple[Learner, dict[str, str]]:
         return build_continued(recipe, corpus, start), start_file(start, corpus)

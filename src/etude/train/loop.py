@@ -106,7 +106,10 @@ class Loop(Stepper):
                     self.save()
                 if stop or done:
                     return TrainResult(self.state, not stop, self.valid)
-                self._advance_or_explain(next(steps))
+                self.ranks.report(f"loads step {self.state.step + 1}")
+                step = next(steps)
+                self.ranks.report(f"takes step {self.state.step + 1}")
+                self._advance_or_explain(step)
 
     def _interrupt(self) -> None:
         self.interrupted = True
@@ -176,6 +179,7 @@ class Loop(Stepper):
             return {}
         carried = self.objective.state()  # of training, put back below
         self.progress.set_phase("evaluating…")
+        self.ranks.report(f"evaluates step {self.state.step}")
         stats: dict[str, Stat] = {}
         self.learner.eval()
         with torch.no_grad(), self.autocast():
@@ -264,6 +268,7 @@ class Loop(Stepper):
         if self.saver.saved_step == self.state.step and self.state.step > 0:
             return
         self._raise_if_nonfinite()
+        self.ranks.report(f"saves step {self.state.step}")
         self.state.sums = self._sums()
         carried, groups = self._gather_carried(), self._tensors()
         whole = {"carried": carried} if carried else {}

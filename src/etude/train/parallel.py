@@ -9,10 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+
+from etude.train.watch import Watch
+
+COLLECTIVE_LIMIT = timedelta(minutes=30)  # others may wait while the first rank writes; lost ranks: train/watch.py
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,7 @@ class Ranks:
     rank: int = 0
     size: int = 1
     local_rank: int = 0  # on this machine: selects the GPU
+    watch: Watch | None = None  # over the other processes, where there are any
 
     @property
     def local_size(self) -> int:
@@ -32,6 +38,11 @@ class Ranks:
     def is_first(self) -> bool:
         """Whether this rank writes files and shows progress."""
         return self.rank == 0
+
+    def report(self, activity: str) -> None:
+        """Tell the other ranks what this one does now, as in "loads step 7": they print it where it takes too long."""
+        if self.watch is not None:
+            self.watch.set_activity(activity)
 
     def sum(self, values: dict[str, float]) -> dict[str, float]:
         """Add up values over all ranks, in float64; every rank must pass the same names."""
@@ -79,8 +90,36 @@ def connect(cuda: bool, alone: bool = False) -> Iterator[Ranks]:
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if cuda:
         torch.cuda.set_device(local_rank)
-    dist.init_process_group("nccl" if cuda else "gloo")
+    dist.init_process_group("nccl" if cuda else "gloo", timeout=COLLECTIVE_LIMIT)
+    ranks = Ranks(dist.get_rank(), size, local_rank)
+    if size > 1:
+        token = int.from_bytes(os.urandom(6)) if ranks.is_first else 0
+        token = int(ranks.sum({"token": float(token)})["token"])
+        ranks = replace(ranks, watch=Watch(ranks.rank, local_rank, size, ranks.local_size, token))
+        ranks.barrier()  # all have told the store that they live
     try:
-        yield Ranks(dist.get_rank(), size, local_rank)
+        with _watched(ranks.watch):
+            yield ranks
+    except BaseException:
+        if size == 1:  # others may be gone, and would be waited for
+            dist.destroy_process_group()
+        raise
+    dist.destroy_process_group()
+
+
+@contextmanager
+def _watched(watch: Watch | None) -> Iterator[None]:
+    """End with the other ranks, whichever of them fails."""
+    if watch is None:
+        yield
+        return
+    watch.start()
+    try:
+        yield
+    except BaseException as error:
+        replacement = watch.explain(error)
+        if replacement is error:
+            raise
+        raise replacement from (None if isinstance(replacement, SystemExit) else error)
     finally:
-        dist.destroy_process_group()
+        watch.stop()
