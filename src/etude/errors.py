@@ -28,11 +28,13 @@ class WriteError(OSError):
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
-    """Return a hint for a mistyped name: " Did you mean 'width'?", or the list of known names."""
+    """Return a hint for a mistyped name: " Did you mean 'width'?", all names that are as near, or the known ones."""
     known = sorted(known)
-    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if matches:
-        return f" Did you mean '{matches[0]}'?"
+        scores = [difflib.SequenceMatcher(None, match, name).ratio() for match in matches]
+        nearest = [f"'{match}'" for match, score in zip(matches, scores, strict=True) if score == scores[0]]
+        return f" Did you mean {' or '.join(nearest)}?"
     return f" Known: {', '.join(known)}." if known else ""
 
 

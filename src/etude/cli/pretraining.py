@@ -67,7 +67,7 @@ def present_check(call: Call[Check | ClusterCheck]) -> None:
     words = split_settings(call.words)[0]
     too_long = advise_on_time(words[0], words[1], result.seconds) if len(words) == 2 else None
     for problem in [*result.problems, *([too_long] if too_long else [])]:
-        console.print(f"! {problem}", highlight=False, style="yellow")
+        console.print(f"! {problem}", highlight=False, style="yellow", soft_wrap=True)  # commands in it are copied
     if not result.problems and not too_long:
         console.print("No problems found.")
 
@@ -121,7 +121,7 @@ def _present_plan(result: ClusterCheck) -> None:
         )  # fmt: skip
     console.print(others)
     for problem in result.problems:
-        console.print(f"! {problem}", highlight=False, style="yellow")
+        console.print(f"! {problem}", highlight=False, style="yellow", soft_wrap=True)  # commands in it are copied
 
 
 COLUMNS = ("micro-batch", "tokens/s", "of peak", "memory", "waiting", "start-up")
