@@ -82,7 +82,7 @@ def column_of(record: Mapping[str, Any], role: str, columns: Mapping[str, str], 
     exact = next((name for name in usual if name in record), None)
     if exact is not None:
         return exact
-    folded = {str(name).casefold(): name for name in reversed(record)}
+    folded = {str(name).casefold(): name for name in reversed(list(record))}
     return next((folded[name.casefold()] for name in usual if name.casefold() in folded), usual[0])
 
 
