@@ -5,10 +5,12 @@
 
 A server of a run with random weights (--recipe bert-mini) runs in a process of its own; this process is 200
 clients with a connection each, which ask for vectors and fill blanks. Every answer is compared with the one that the
-same text gets alone, in Python. Server and clients share the machine's cores, so the limit is one of both.
+same text gets alone, in Python, after the clock has stopped. Server and clients share the machine's cores, so the
+limit is one of both; the CPU seconds of each stand beside it, which hold on a busy machine too.
 
 1. latency of one client alone
-2. 200 clients for --seconds, batches of 64 and then each request alone (A B A B): lost, wrong, requests a second
+2. 200 clients for --seconds, the server as it comes and then one request at a time (A B A B): lost, wrong, requests a
+   second. The server of one request at a time has one thread or a thread a core, whichever answers more.
 3. arrivals at random (Poisson) at half of that limit: p95 against the latency of one client alone
 4. resident memory over --requests requests
 """
@@ -70,9 +72,14 @@ class Tally:
     """What became of the requests."""
 
     seconds: list[float] = field(default_factory=list)
+    answers: list[tuple[Question, bytes]] = field(default_factory=list)
     lost: int = 0
-    wrong: int = 0
     statuses: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def wrong(self) -> int:
+        """How many answers differ from those that the questions get alone."""
+        return sum(not question.is_right(body) for question, body in self.answers)
 
 
 def make_run(folder: Path, name: str, lines: Sequence[str]) -> Path:
@@ -112,12 +119,30 @@ def make_questions(run: Path, lines: Sequence[str], count: int) -> list[Question
 # --- server -----------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Setup:
+    """How a server is started."""
+
+    name: str
+    options: tuple[str, ...] = ()
+    threads: int | None = None  # of torch; None: as the server shares them out
+
+
+BATCHED = Setup("batches")
+ALONE = [
+    Setup(f"one at a time, {threads} threads", ("--batch", "1", "--workers", "1"), threads)
+    for threads in sorted({1, os.cpu_count() or 1})
+]
+
+
 @contextmanager
-def serving(run: Path, batch: int) -> Iterator[tuple[int, int]]:
+def serving(run: Path, setup: Setup) -> Iterator[tuple[int, int]]:
     """(port, process id) of a server."""
     command = [sys.executable, "-m", "etude", "serve", str(run), "--port", "0", "--device", "cpu", "--quiet"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command += ["--batch", str(batch)]
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    if setup.threads is not None:
+        environment["OMP_NUM_THREADS"] = str(setup.threads)
+    command += setup.options
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
@@ -130,6 +155,12 @@ def serving(run: Path, batch: int) -> Iterator[tuple[int, int]]:
             process.terminate()
             if process.wait(60) != 0:
                 raise SystemExit(f"the server ended with {process.returncode}: {process.stderr.read()}")
+
+
+def cpu_seconds(pid: int) -> float:
+    """What all threads of a process have computed so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mb(pid: int) -> float:
@@ -150,7 +181,8 @@ class Client:
     async def ask(self, question: Question) -> None:
         start = time.perf_counter()
         try:
-            if self.streams is None:
+            # a server closes connections on which nothing is asked for some seconds
+            if self.streams is None or self.streams[0].at_eof():
                 self.streams = await asyncio.open_connection("127.0.0.1", self.port)
             reader, writer = self.streams
             writer.write(question.request)
@@ -164,8 +196,8 @@ class Client:
         self.tally.seconds.append(time.perf_counter() - start)
         status = int(head.split(b" ")[1])
         self.tally.statuses[status] = self.tally.statuses.get(status, 0) + 1
-        if status == 200 and not question.is_right(body):
-            self.tally.wrong += 1
+        if status == 200:
+            self.tally.answers.append((question, body))
 
     def close(self) -> None:
         if self.streams is not None:
@@ -215,10 +247,20 @@ def percentile(values: Sequence[float], share: float) -> float:
     return float(np.percentile(np.array(values), 100 * share)) * 1000  # ms
 
 
-def measure_limit(port: int, questions: Sequence[Question], clients: int, seconds: float) -> tuple[float, Tally]:
-    start = time.perf_counter()
+def measure_limit(port: int, pid: int, questions: Sequence[Question], clients: int, seconds: float, name: str) -> float:
+    """Requests a second of a server that is asked by many clients at once; prints what became of them."""
+    start, server, client = time.perf_counter(), cpu_seconds(pid), time.process_time()
     tally = asyncio.run(ask_in_turn(port, questions, clients, seconds, sys.maxsize))
-    return len(tally.seconds) / (time.perf_counter() - start), tally
+    passed, count = time.perf_counter() - start, len(tally.seconds)
+    server, client = cpu_seconds(pid) - server, time.process_time() - client
+    print(
+        f"{name}: {clients} clients, {seconds:g} s: {count:,} answers, {tally.lost} lost, {tally.wrong} wrong, "
+        f"{count / passed:.0f}/s, p95 {percentile(tally.seconds, 0.95):.0f} ms, statuses {tally.statuses}; "
+        f"CPU a request: server {1000 * server / count:.1f} ms, client {1000 * client / count:.1f} ms; "
+        f"{(server + client) / passed:.1f} cores",
+        flush=True,
+    )
+    return count / passed
 
 
 def main() -> None:
@@ -236,27 +278,23 @@ def main() -> None:
         assert "fill" in ServedModel.open(run, "cpu").abilities
         questions = make_questions(run, lines, 400)
         print(f"{options.recipe}; {os.cpu_count()} cores, load before {os.getloadavg()[0]:.1f}", flush=True)
-        limits: dict[int, list[float]] = {64: [], 1: []}
+        limits: dict[Setup, list[float]] = {BATCHED: [], **{setup: [] for setup in ALONE}}
         alone = 0.0
         for turn in range(options.turns):
-            for batch in limits:
-                with serving(run, batch) as (port, _):
+            for setup, rates in limits.items():
+                with serving(run, setup) as (port, pid):
                     asyncio.run(ask_in_turn(port, questions, 1, 60, 50))  # warm up
-                    if turn == 0 and batch == 64:
+                    if turn == 0 and setup == BATCHED:
                         tally = asyncio.run(ask_in_turn(port, questions, 1, 60, 300))
                         alone = percentile(tally.seconds, 0.5)
                         print(f"one client: median {alone:.1f} ms, p95 {percentile(tally.seconds, 0.95):.1f} ms")
-                    rate, tally = measure_limit(port, questions, options.clients, options.seconds)
-                    limits[batch].append(rate)
-                    print(
-                        f"batch {batch:2}: {options.clients} clients, {options.seconds:g} s: {len(tally.seconds):,} "
-                        f"answers, {tally.lost} lost, {tally.wrong} wrong, {rate:.0f}/s, "
-                        f"p95 {percentile(tally.seconds, 0.95):.0f} ms, statuses {tally.statuses}",
-                        flush=True,
-                    )
-        together, single = statistics.median(limits[64]), statistics.median(limits[1])
-        print(f"throughput: {together:.0f}/s against {single:.0f}/s alone: {together / single:.2f} x")
-        with serving(run, 64) as (port, pid):
+                    rates.append(measure_limit(port, pid, questions, options.clients, options.seconds, setup.name))
+        together = statistics.median(limits[BATCHED])
+        single = max(statistics.median(limits[setup]) for setup in ALONE)
+        print(
+            f"throughput: {together:.0f}/s against {single:.0f}/s one at a time: {together / single:.2f} x", flush=True
+        )
+        with serving(run, BATCHED) as (port, pid):
             asyncio.run(ask_in_turn(port, questions, 1, 60, 50))
             tally = asyncio.run(ask_at_rate(port, questions, together / 2, options.seconds))
             p95 = percentile(tally.seconds, 0.95)

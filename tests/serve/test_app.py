@@ -84,6 +84,44 @@ def test_answers_are_those_of_python(runs: ToyRuns) -> None:
         assert answers == json.loads(json.dumps(etude.load(runs("tuned")).predict([TEXT, {"text": "a dog"}])))
 
 
+def test_every_endpoint_takes_an_input_or_a_list(runs: ToyRuns) -> None:
+    """One result an input, in order, whatever else was asked in the same request."""
+    names = ("bert-toy", "gpt2-toy", "transformer-toy", "tuned", "skipgram-toy")
+    others: dict[str, Any] = {"generate": {"tokens": 3}, "similarity": {"reference": "a dog"}}
+    inputs: dict[str, list[Any]] = {
+        "fill": ["the [MASK] sat", "a [MASK]"],
+        "neighbours": ["cat", "dog"],
+        "analogy": [["cat", "sat", "dog"], ["dog", "ran", "cat"]],
+        "paths": [],
+    }
+    with serving(*(runs.open(name) for name in names)) as server:
+        for kind in server.service.kinds:
+            values = {"run": server.service.find_models(kind.name)[0], **others.get(kind.name, {})}
+            both = inputs.get(kind.name, [TEXT, "a dog ran"])
+            together = post(server, kind.name, input=both, **values)
+            alone = [post(server, kind.name, input=each, **values) for each in both]
+            assert [len(results) for results in alone] == [1, 1] and len(together) == 2, kind.name
+            for result, [wanted] in zip(together, alone, strict=True):
+                assert result.keys() == wanted.keys() and str(result)[:20] == str(wanted)[:20], kind.name
+        schema = ask(server, "GET", "/openapi.json").json["components"]["schemas"]
+        requests = [schema[kind.request.__name__] for kind in server.service.kinds]
+        assert all(
+            {"array"} <= {each.get("type") for each in request["properties"]["input"]["anyOf"]} for request in requests
+        )
+
+
+def test_similarity_has_a_reference_or_takes_the_first(runs: ToyRuns) -> None:
+    with serving(runs.open("bert-toy")) as server:
+        with_first = post(server, "similarity", input=[TEXT, "a dog", "the mat"])
+        with_reference = post(server, "similarity", input=["a dog", "the mat"], reference=TEXT)
+        assert with_first[0]["cosine"] == pytest.approx(1)
+        wanted = [row["cosine"] for row in with_first[1:]]
+        assert [row["cosine"] for row in with_reference] == pytest.approx(wanted, abs=1e-5)
+        maps = post(server, "attention", input=[TEXT, "a dog"], second=["the mat", "the cat sat"])
+        [alone] = post(server, "attention", input="a dog", second="the cat sat")
+        assert maps[1]["tokens"] == alone["tokens"] and len(maps) == 2
+
+
 def test_word_vectors_have_neighbours(runs: ToyRuns) -> None:
     with serving(runs.open("skipgram-toy")) as server:
         [result] = post(server, "neighbours", input="cat", top=3)
@@ -136,6 +174,10 @@ def two_runs(runs: ToyRuns) -> Iterator[Server]:
         ("/encode", {"input": [], "run": "tuned"}, 422, "input"),
         ("/encode", {"input": ["a"] * 2000, "run": "tuned"}, 422, "input"),
         ("/attention", {"input": " ", "run": "tuned"}, 422, "leaves nothing"),
+        ("/similarity", {"input": "a", "run": "tuned"}, 422, "a reference"),
+        ("/similarity", {"input": ["a"], "run": "tuned"}, 422, "a reference"),
+        ("/attention", {"input": "a", "second": ["b"], "run": "tuned"}, 422, "'second' is a text where input is one"),
+        ("/attention", {"input": ["a", "b"], "second": ["b"], "run": "tuned"}, 422, "one for each"),
         ("/predict", {"input": {"txet": "a"}}, 422, "text"),
     ],
 )

@@ -7,7 +7,7 @@
     attention   a Transformer             {"input": "The cat sat.", "second": null}
     paths       a run of graph_choice     {"input": {"question": "Where is a cat?", "choices": ["sofa", "sea"]}}
     encode      any                       {"input": ["one vector", "for each"], "pool": "mean"}
-    similarity  any                       {"input": ["all are compared", "with the first"]}
+    similarity  any                       {"input": ["one cosine", "for each"], "reference": "compared with this"}
     neighbours  word vectors              {"input": "king", "top": 10}
     analogy     word vectors              {"input": ["man", "king", "woman"]}
 
@@ -81,7 +81,12 @@ KINDS = {
         Kind("attention", AttentionRequest, AttentionResult, "The attention of all heads to a text"),
         Kind("paths", PathsRequest, PathsResult, "The paths of a graph between a question and its choices"),
         Kind("encode", EncodeRequest, EncodeResult, "One vector a text"),
-        Kind("similarity", SimilarityRequest, SimilarityResult, "The cosine of each text with the first"),
+        Kind(
+            "similarity",
+            SimilarityRequest,
+            SimilarityResult,
+            "The cosine of each text with a reference, or with the first",
+        ),
         Kind("neighbours", NeighboursRequest, NeighboursResult, "The words nearest to a word"),
         Kind("analogy", AnalogyRequest, NeighboursResult, "The words that are to c as b is to a"),
     )
@@ -147,15 +152,16 @@ def encode_endpoint(model: LoadedModel) -> Endpoint[EncodeRequest]:
 
 def similarity_endpoint(model: LoadedModel) -> Endpoint[SimilarityRequest]:
     def answer(requests: Sequence[SimilarityRequest]) -> list[Results]:
-        vectors = model.encode([text for request in requests for text in request.input], pool=requests[0].pool)
+        vectors = model.encode([text for request in requests for text in request.texts()], pool=requests[0].pool)
         results: list[Results] = []
         start = 0
         for request in requests:
-            part = vectors[start : start + len(request.input)].astype(np.float64)
+            part = vectors[start : start + len(request.texts())].astype(np.float64)
             start += len(part)
             norms = np.linalg.norm(part, axis=1)
             cosines = part @ part[0] / np.maximum(norms * norms[0], 1e-30)
-            results.append([{"cosine": float(cosine)} for cosine in cosines])
+            inputs = cosines if request.reference is None else cosines[1:]
+            results.append([{"cosine": float(cosine)} for cosine in inputs])
         return results
 
     return Endpoint(answer, lambda request: request.pool)
@@ -163,23 +169,24 @@ def similarity_endpoint(model: LoadedModel) -> Endpoint[SimilarityRequest]:
 
 def attention_endpoint(model: LoadedModel) -> Endpoint[AttentionRequest]:
     def explain(request: AttentionRequest) -> Results:
-        attention = compute_maps(model, request.input, request.second)
-        if attention.weights.size > LARGEST_MAPS:
-            raise Problem(
-                413,
-                f"The maps of {len(attention.tokens)} tokens would be {attention.weights.size:,} numbers: "
-                "send a shorter text.",
+        results, size = [], 0
+        for text, second in request.pairs():
+            attention = compute_maps(model, text, second)
+            size += attention.weights.size
+            if size > LARGEST_MAPS:
+                raise Problem(
+                    413, f"The maps of all layers and heads would be {size:,} numbers or more: send shorter texts."
+                )
+            results.append(
+                {
+                    "tokens": attention.tokens,
+                    "keys": attention.columns,
+                    "weights": attention.weights.astype(float).round(4).tolist(),
+                    "cut": attention.cut,
+                    "habits": {name: values.tolist() for name, values in attention.habits().items()},
+                }
             )
-        habits = {name: values.tolist() for name, values in attention.habits().items()}
-        return [
-            {
-                "tokens": attention.tokens,
-                "keys": attention.columns,
-                "weights": attention.weights.astype(float).round(4).tolist(),
-                "cut": attention.cut,
-                "habits": habits,
-            }
-        ]
+        return results
 
     return Endpoint(lambda requests: [explain(request) for request in requests])
 
@@ -203,8 +210,7 @@ def neighbours_endpoint(vectors: WordVectors) -> Endpoint[NeighboursRequest]:
 
 def analogy_endpoint(vectors: WordVectors) -> Endpoint[AnalogyRequest]:
     def explain(request: AnalogyRequest) -> Results:
-        first, second, third = request.input
-        return [_list_neighbours(analogy(vectors, first, second, third, request.top))]
+        return [_list_neighbours(analogy(vectors, a, b, c, request.top)) for a, b, c in request.triples()]
 
     return Endpoint(lambda requests: [explain(request) for request in requests])
 

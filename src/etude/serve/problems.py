@@ -71,6 +71,9 @@ def explain_faults(faults: Sequence[Mapping[str, Any]], fields: Sequence[str]) -
     messages: dict[str, None] = {}
     for fault in faults:
         place = [part for part in fault["loc"] if part != "body"]
+        if not place and fault["type"] == "value_error":  # of several fields together
+            messages[str(fault["ctx"]["error"])] = None
+            continue
         if not place:
             messages["The body is a JSON object with the fields of the request."] = None
             continue

@@ -6,14 +6,15 @@ The input has one name everywhere, `input`: a string, or a list of them. An answ
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from etude.serve.limits import MAX_INPUTS, MAX_NEW_TOKENS, MAX_TEXTS
 from etude.settings import Strict
 
 Text = Annotated[str, Field(min_length=1)]
+Triple = Annotated[list[Text], Field(min_length=3, max_length=3)]
 Record = dict[str, JsonValue]
 INPUT = "a text, or a list of texts"
 
@@ -40,7 +41,7 @@ class TextRequest(Request):
     input: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)] = Field(description=INPUT)
 
     def texts(self) -> list[str]:
-        return [self.input] if isinstance(self.input, str) else self.input
+        return _as_list(self.input)
 
 
 class FillRequest(TextRequest):
@@ -58,7 +59,7 @@ class GenerateRequest(Request):
     stream: bool = Field(default=False, description="answer piece by piece, as server-sent events")
 
     def texts(self) -> list[str]:
-        return [self.input] if isinstance(self.input, str) else self.input
+        return _as_list(self.input)
 
 
 class TranslateRequest(Request):
@@ -73,7 +74,7 @@ class TranslateRequest(Request):
     seed: int = Field(default=0, ge=-(2**63), lt=2**63, description="of a draw: same seed, same text")
 
     def texts(self) -> list[str]:
-        return [self.input] if isinstance(self.input, str) else self.input
+        return _as_list(self.input)
 
 
 class PredictRequest(Request):
@@ -99,11 +100,30 @@ class PredictRequest(Request):
 
 
 class AttentionRequest(Request):
-    input: Text = Field(description="a text")
-    second: Text | None = Field(default=None, description="the second text of a pair; of a translation, the target")
+    input: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)] = Field(description=INPUT)
+    second: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)] | None = Field(
+        default=None,
+        description="the second text of a pair; of a translation, the target; of a list of inputs, a list",
+    )
+
+    @model_validator(mode="after")
+    def _one_second_text_an_input(self) -> Self:
+        if isinstance(self.second, list) != (isinstance(self.input, list) and self.second is not None):
+            raise ValueError("The field 'second' is a text where input is one, and a list where input is a list.")
+        if self.second is not None and len(_as_list(self.second)) != len(_as_list(self.input)):
+            raise ValueError(
+                f"The field 'second' has {len(self.second)} texts, and input has {len(self.input)}: one for each."
+            )
+        return self
+
+    def pairs(self) -> list[tuple[str, str | None]]:
+        """Each input with its second text, where there is one."""
+        inputs = _as_list(self.input)
+        seconds: list[str] | list[None] = [None] * len(inputs) if self.second is None else _as_list(self.second)
+        return list(zip(inputs, seconds, strict=True))
 
     def texts(self) -> list[str]:
-        return [self.input] if self.second is None else [self.input, self.second]
+        return [text for pair in self.pairs() for text in pair if text is not None]
 
 
 class PathQuestion(Strict):
@@ -127,14 +147,21 @@ class EncodeRequest(TextRequest):
     pool: Literal["mean", "max", "first", "last"] = Field(default="mean", description="states to one vector")
 
 
-class SimilarityRequest(Request):
-    input: Annotated[list[Text], Field(min_length=2, max_length=MAX_INPUTS)] = Field(
-        description="two texts or more: all are compared with the first"
+class SimilarityRequest(TextRequest):
+    reference: Text | None = Field(
+        default=None, description="the text that all inputs are compared with; the first of a list unless given"
     )
     pool: Literal["mean", "max", "first", "last"] = Field(default="mean", description="states to one vector")
 
+    @model_validator(mode="after")
+    def _something_to_compare_with(self) -> Self:
+        if self.reference is None and len(_as_list(self.input)) < 2:
+            raise ValueError("One text alone is compared with nothing: send two or more as input, or a reference.")
+        return self
+
     def texts(self) -> list[str]:
-        return self.input
+        """The text that others are compared with, where it is no input, and the inputs."""
+        return [*([] if self.reference is None else [self.reference]), *_as_list(self.input)]
 
 
 class NeighboursRequest(TextRequest):
@@ -145,13 +172,21 @@ class NeighboursRequest(TextRequest):
 
 
 class AnalogyRequest(Request):
-    input: Annotated[list[Text], Field(min_length=3, max_length=3)] = Field(
-        description="a, b and c: a is to b as c to ?"
+    input: Triple | Annotated[list[Triple], Field(min_length=1, max_length=MAX_TEXTS)] = Field(
+        description="three words a, b and c (a is to b as c to ?), or a list of such threes"
     )
     top: int = Field(default=5, ge=1, le=100)
 
+    def triples(self) -> list[list[str]]:
+        """The questions."""
+        return [self.input] if isinstance(self.input[0], str) else self.input
+
     def texts(self) -> list[str]:
-        return self.input
+        return [word for triple in self.triples() for word in triple]
+
+
+def _as_list(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
 
 
 # --- answers ----------------------------------------------------------------------------------------
@@ -203,7 +238,7 @@ class EncodeResult(BaseModel):
 
 
 class SimilarityResult(BaseModel):
-    cosine: float = Field(description="of this text and the first")
+    cosine: float = Field(description="of this text and the reference, or the first")
 
 
 class Neighbour(BaseModel):

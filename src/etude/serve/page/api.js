@@ -26,7 +26,7 @@ const KOREAN = {
   "attention": "글을 보는 모든 헤드의 어텐션",
   "paths": "질문과 보기를 잇는 그래프의 경로",
   "encode": "글마다 벡터 하나",
-  "similarity": "첫 글과의 코사인",
+  "similarity": "기준 글, 또는 첫 글과의 코사인",
   "neighbours": "한 낱말에 가까운 낱말들",
   "analogy": "a와 b의 관계를 c에 옮긴 낱말들",
   "about": "실행들과 저마다 할 수 있는 것",
