@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import io
 import logging
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import etude
 from etude.cli import activity as module
 from etude.cli.activity import Activity, show_activity, until_first, yield_to
 from etude.stages import report_stage
@@ -86,3 +91,59 @@ def test_a_hook_prints_where_no_line_stands(goes_on: bool) -> None:
         time.sleep(0.1)
         assert len(stream.getvalue()) == before
     line.close()
+
+
+PROBE = """
+import os, sys
+import etude.cli.activity as activity
+from etude.cli.main import main
+
+class Probe(activity.Activity):
+    def __init__(self, *arguments):
+        print("torch" in sys.modules, flush=True)
+        os._exit(0)
+
+activity.Activity = Probe
+for line in sys.stdin:
+    child = os.fork()  # the command line is imported once
+    if not child:
+        sys.argv = ["etude", *line.split()]
+        main()
+    os.waitpid(child, 0)
+"""
+COMMANDS = """\
+prepare text.txt -o data/x
+check bert-toy data/x
+pretrain bert-toy data/x -o runs/x
+pretrain --resume runs/x
+finetune runs/x classify --train a.csv -o runs/y
+finetune --resume runs/x
+evaluate runs/x a.csv
+predict runs/x a.txt
+distill tinybert data/x --teacher runs/x -o runs/y
+export runs/x -o hf/x
+import hf/x -o runs/x
+study a.yaml --dry-run
+study a.yaml
+pick a.txt --task classify --train a.csv -o p
+fill runs/x [MASK]
+generate runs/x a
+translate runs/x a.txt
+demo -o d
+bench bert-toy
+verify runs/x
+show batch bert-toy data/x
+show attention runs/x a -o a.html
+prompt runs/x a.yaml
+features runs/x a.txt -o a.npz
+"""
+
+
+def test_the_line_begins_before_torch_is_loaded(tmp_path: Path) -> None:
+    """Which takes seconds: nothing may load it before the command has said that it is at work."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(etude.__file__).parents[1])}
+    command = [sys.executable, "-c", PROBE]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, input=COMMANDS, capture_output=True, text=True)
+    answers = [line for line in done.stdout.splitlines() if line in ("True", "False")]
+    late = [line for line, answer in zip(COMMANDS.splitlines(), answers, strict=True) if answer == "True"]
+    assert not late, done.stdout + done.stderr

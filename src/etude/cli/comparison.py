@@ -27,14 +27,13 @@ def present_study(call: Call[Report], *, dry_run: bool = False, quiet: bool = Fa
     console = _console()
     arguments = call.arguments
     if dry_run:
-        from etude.study.leaderboard import build_plan_table, summarize_plan
-
         names = ("settings", "budget", "gpu", "text", "data", "device", "cell")
         shared = {name: arguments[name] for name in names}
         files, out = [arguments["file"], *(arguments["others"] or [])], arguments["out"]
         for file in files:
             with show_activity(f"planning {file}", quiet):
                 plan, cells, power = verbs.plan_study(file, out=out, shares_folder=len(files) > 1, **shared)
+                from etude.study.leaderboard import build_plan_table, summarize_plan  # loads torch
             console.print(build_plan_table(plan, cells))
             console.print("\n".join([summarize_plan(plan, arguments["workers"] or 1), *power]))
         return

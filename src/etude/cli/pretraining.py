@@ -218,7 +218,9 @@ def present_pretrain(call: Call[Run], *, resume: Path | None = None, corpus: Pat
             "--resume takes nothing but the run: its recipe and corpus are inside. "
             "To change settings, start a new run with 'etude pretrain RECIPE CORPUS -o FOLDER'."
         )
-    if is_finetuning(resume):
+    with show_activity(f"resuming {resume}", quiet):
+        is_task = is_finetuning(resume)  # loads torch
+    if is_task:
         if corpus is not None:
             raise UserError(f"{resume} is a fine-tuning: it has no corpus. Leave --corpus away.")
         with show_activity(f"resuming {resume}", quiet):

@@ -35,7 +35,8 @@ def present_finetune(call: Call[TaskRun], *, resume: Path | None = None) -> None
         print_task_run(tuned, resume)
         return
     arguments = call.arguments
-    from etude.transfer.suite import SUITES
+    with show_activity(call.stage, bool(arguments["quiet"])):
+        from etude.transfer.suite import SUITES  # loads torch
 
     if arguments["task"] in SUITES:
         shared = {name: arguments[name] for name in ("train", "out", "settings", "skip_bad", "quiet")}
