@@ -21,12 +21,12 @@ __all__ = ["data", "fake_time"]  # fixtures
 
 
 def test_a_measurement_holds_for_some_seconds(monkeypatch: pytest.MonkeyPatch, fake_time: FakeTime) -> None:
-    measured = iter([0.01, 0.05, 0.4])
+    measured = iter([0.01, 0.02, 0.4])
     monkeypatch.setattr(pace, "measure", lambda: next(measured))
     machine = Pace()
     assert machine.now() == machine.now() == 0.01
     fake_time.seconds += FRESH + 1
-    assert machine.slowdown(0.01) == pytest.approx(5.0) and machine.slowdown(None) == 1.0
+    assert machine.slowdown(0.01) == pytest.approx(2.0) and machine.slowdown(None) == 1.0
     assert machine.slowdown(0.1) == 1.0, "a faster machine sets no time free"
     fake_time.seconds += FRESH + 1
     assert machine.slowdown(0.01) == MOST
@@ -38,10 +38,11 @@ def test_the_reserve_grows_with_the_load(
     race = build_race(data, tmp_path / "out", 300)
     race.run_folds(race.enter(Scripted("steady", 0.8, lambda: 2.0)))
     quiet, cost = race.reserve(), race.refit_seconds(race.entries["steady"])
-    monkeypatch.setattr(pace, "measure", lambda: 0.04)
+    monkeypatch.setattr(pace, "measure", lambda: 0.025)
     fake_time.seconds += FRESH + 1
-    assert race.refit_seconds(race.entries["steady"]) == pytest.approx(4 * cost)
-    assert race.reserve() >= quiet + 3 * 2 * FIT_MARGIN * cost
+    assert race.refit_seconds(race.entries["steady"]) == pytest.approx(2.5 * cost)
+    scored = race.entries["steady"].scored_cost
+    assert race.reserve() >= quiet + 1.5 * FIT_MARGIN * (cost + scored)
 
 
 def test_a_slow_machine_takes_the_best_that_can_still_be_refitted(

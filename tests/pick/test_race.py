@@ -185,6 +185,16 @@ def test_a_share_of_the_time_limits_folds_by_the_first(data: PickData, tmp_path:
     assert len(race.entries["dear"].trials.answers) == 3 and "3 of 15 folds" in race.entries["dear"].note
 
 
+def test_a_slow_machine_gives_cheap_contenders_one_repeat_first(data: PickData, tmp_path: Path) -> None:
+    race = build_race(data, tmp_path / "out", 600)
+    assert race.scoring_seconds() == 0.0
+    race.run_folds(race.enter(Scripted("quick", 0.9, lambda: 0.5)), share=0.1)
+    race.run_folds(race.enter(Scripted("dear", 0.9, lambda: 2.0)), share=0.1)
+    assert {name: len(entry.trials.answers) for name, entry in race.entries.items()} == {"quick": 15, "dear": 5}
+    assert not race.entries["dear"].note, "ties give it more"
+    assert race.scoring_seconds() == pytest.approx(2 * 5 * 2.0), "time to score two that are still to come"
+
+
 def test_a_busy_machine_keeps_more_time_for_the_end(data: PickData, tmp_path: Path) -> None:
     """Export and report load as much again as the start did; on an idle machine that is less than the six seconds."""
     race = build_race(data, tmp_path / "out", 120)

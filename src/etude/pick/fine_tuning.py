@@ -112,8 +112,7 @@ def measure_ratio(race: Race) -> float:
     ratio = 1.0
     for entry in race.entries.values():
         if entry.estimated and entry.trials.seconds:
-            mean = sum(entry.trials.seconds.values()) / len(entry.trials.seconds)
-            ratio *= mean / entry.estimated
+            ratio *= entry.trials.fold_seconds / entry.estimated
     return min(MOST_RATIO, max(LEAST_RATIO, ratio))
 
 

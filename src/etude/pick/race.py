@@ -46,6 +46,7 @@ FINISHING = 6.0  # seconds for calibration, export and report, and FINISHING_SHA
 FINISHING_SHARE = 0.02
 MOST_FINISHING = 0.25  # of the whole, however long loading took
 CHEAP_SHARE = 0.12  # of the time for the folds of one baseline or one linear head; more folds are not tried
+REPEATS_SHARE = 0.03  # of the time: where all repeats take more, one comes first, and ties get the others
 SCORING_SHARE = 0.15  # of the time at most for answering a test file: a better model is worth more than a finer score
 BEHIND_FOLDS, BEHIND_ERRORS = 3, 2.0  # a dear contender that is so many standard errors behind after so many folds ends
 BASELINE_LABELS = {
@@ -149,6 +150,12 @@ class Race:
         """Seconds until work must end, so that the slower of the leader and `entry` can be scored and refitted."""
         return self.clock.left - self.reserve(entry)
 
+    def scoring_seconds(self) -> float:
+        """Seconds that a repeat of two more cheap contenders takes, by the dearest so far: who comes must be scored."""
+        cheap = [e for e in self.entries.values() if e.trials.seconds and not isinstance(e.contender, TunedContender)]
+        folds = (e.trials.fold_seconds * self.pace.slowdown(e.trials.pace) for e in cheap)
+        return 2 * self.data.repeat * max(folds, default=0.0)
+
     def set_cost(self, entry: Entry, fold_seconds: float) -> None:
         """Foresee the fits of the end from the seconds of a fold."""
         data, estimate = self.data, entry.contender.estimate
@@ -175,7 +182,7 @@ class Race:
         number = self._run_until(
             entry, until, f"folds {entry.contender.name}", partial(self._count_folds, share, until)
         )
-        if not entry.note and number < until:
+        if not entry.note and number < min(until, self.data.repeat):
             entry.note = f"{number} of {self.data.planned} folds: there was no time for more"
         if entry.trials.answers:
             self._report(entry)
@@ -210,7 +217,7 @@ class Race:
                 break
             entry.trials.answers[number], entry.trials.seconds[number] = answers, seconds
             entry.trials.paces[number] = self._stored_pace(entry.contender, number)
-            self.set_cost(entry, float(np.mean(list(entry.trials.seconds.values()))))
+            self.set_cost(entry, entry.trials.fold_seconds)
             number += 1
             allowed = self.journal.decide(decision, partial(count, seconds))
         return number
@@ -232,10 +239,9 @@ class Race:
 
     def _check_time(self, entry: Entry, number: int) -> None:
         """Raise OutOfTime where the next fold would not end in time, by those before it."""
-        seconds = list(entry.trials.seconds.values())
         fold = self.data.folds[number]
         is_done = self.store.state(self._trial_key(entry.contender, fold.train, fold.valid)) == "done"
-        if seconds and not is_done and float(np.mean(seconds)) > self.room(entry):
+        if entry.trials.seconds and not is_done and entry.trials.fold_seconds > self.room(entry):
             raise OutOfTime
 
     def _stored_pace(self, contender: Answerer, number: int) -> float:
@@ -244,7 +250,9 @@ class Race:
         return float(result.get("pace", self.first_pace))  # picks of earlier versions stored none
 
     def _count_folds(self, share: float, until: int, seconds: float) -> int:
-        """How many folds fit into a share of the whole time, at so many seconds each."""
+        """How many folds fit into a share of the whole time, at so many seconds each: all repeats, or one."""
+        if share < 1 and until * seconds > REPEATS_SHARE * self.clock.total:
+            until = min(until, self.data.repeat)
         return max(1, min(until, int(share * self.clock.total / max(seconds, 1e-3))))
 
     def _trial(self, entry: Entry, number: int) -> tuple[list[Answer], float]:

@@ -51,14 +51,15 @@ def plan_candidate(
 def pretrain_in_turn(race: Race, candidate: Candidate, text: PickText, seconds: float, device: str) -> Encoder | None:
     """Pre-train a candidate in this process; None, and a note, where there is no time or it fails."""
     key, reading = f"begin {candidate.name} {seconds:.0f}", text_share(race, text) * text.size / BYTES_PER_SECOND
-    if not race.journal.decide(key, lambda: race.clock.left - race.reserve() > reading + OVERHEAD[device]):
+    needed = reading + OVERHEAD[device] + race.scoring_seconds()
+    if not race.journal.decide(key, lambda: race.room() > needed):
         race.notes.append(f"{candidate.label['en']}: no time to pre-train it")
         return None
     race.on_progress(f"pre-training {candidate.label['en']} for {format_seconds(seconds)}")
     planned = plan_candidate(race, candidate, text, seconds, device, is_timed=device == "cpu")
     if planned is None:
         return None
-    deadline = race.clock.deadline(race.reserve(), SLOWER * seconds + 2 * OVERHEAD[device])
+    deadline = race.clock.deadline(race.reserve() + race.scoring_seconds(), SLOWER * seconds + 2 * OVERHEAD[device])
     try:
         run_pretraining(race.store, planned, deadline)
     except OutOfTime:

@@ -49,6 +49,11 @@ class Trials:
     paces: dict[int, float] = field(default_factory=dict)  # of the machine when each fold ended (pick/pace.py)
 
     @property
+    def fold_seconds(self) -> float:
+        """The median seconds of a fold: the first one warms up, and any may have been disturbed."""
+        return float(np.median(list(self.seconds.values())))
+
+    @property
     def pace(self) -> float | None:
         """The pace at which the cost was measured; None where nothing was."""
         return sum(self.paces.values()) / len(self.paces) if self.paces else None
