@@ -8,6 +8,7 @@ import json
 import lzma
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -117,7 +118,10 @@ def test_an_interrupted_corpus_goes_on(
 
     def stop_late(progress: Progress) -> None:
         if progress.phase == "encoding" and progress.done > 0.7 * progress.total:
-            raise KeyboardInterrupt
+            for _ in range(500):  # until the second shard is on its way: the first has arrived
+                if any("/00001.documents" in path for path in s3.paths("PUT")):
+                    raise KeyboardInterrupt
+                time.sleep(0.02)
 
     with pytest.raises(KeyboardInterrupt):
         prepare(text, f"{bucket}/c", SPEC, shard_tokens=4000, progress=stop_late, commit_seconds=0)

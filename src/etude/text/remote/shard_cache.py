@@ -78,10 +78,11 @@ class ShardCache:
         digest = hashlib.sha256()
         with explain_write_failure(partial):
             try:
-                with partial.open("wb") as file:
-                    fcntl.flock(file, fcntl.LOCK_EX)  # the mark of a living process
-                    with self._lock(".lock-room"):
-                        self._make_room(size, partial)
+                with contextlib.ExitStack() as stack:
+                    with self._lock(".lock-room"):  # whoever makes room sees the file with its mark, or not at all
+                        self._make_room(size)
+                        file = stack.enter_context(partial.open("wb"))
+                        fcntl.flock(file, fcntl.LOCK_EX)  # the mark of a living process
                         if size:
                             os.posix_fallocate(file.fileno(), 0, size)
                     for start in range(0, size, CHUNK):
@@ -95,9 +96,9 @@ class ShardCache:
                 partial.unlink(missing_ok=True)
         return digest.hexdigest()
 
-    def _make_room(self, size: int, own: Path) -> None:
+    def _make_room(self, size: int) -> None:
         """Remove files until `size` bytes more fit: first what died processes left, then the longest unused."""
-        entries = [entry for entry in self._list() if entry[2] != own]
+        entries = self._list()
         total = sum(entry[1] for entry in entries)
         for _, length, path in sorted(entries, key=lambda entry: (not entry[2].name.endswith(PARTIAL), entry[0])):
             is_partial = path.name.endswith(PARTIAL)

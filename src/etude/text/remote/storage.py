@@ -21,6 +21,7 @@ from etude.text.remote.urls import PACKAGES, READ_ONLY, check_scheme
 
 ATTEMPTS = 6
 FIRST_PAUSE = 0.5  # seconds; each later pause is twice as long, so that all of them take about 15 s
+SMALL = 1 << 30  # bytes: larger files are read in pieces
 TIMEOUT = 60.0  # seconds without a byte, after which an answer counts as lost
 
 T = TypeVar("T")
@@ -91,10 +92,10 @@ class Storage:
         wanted = list(urls)
 
         def fetch() -> dict[str, bytes]:
-            answers = self.files.cat([_strip(self.files, url) for url in wanted], on_error="return")
+            # with an end, since a store is asked for the length of a file otherwise; `cat` would list folders, too
+            answers = self.files.cat_ranges(wanted, [0] * len(wanted), [SMALL] * len(wanted), on_error="return")
             results: dict[str, bytes] = {}
-            for url in wanted:
-                answer = answers[_strip(self.files, url)]
+            for url, answer in zip(wanted, answers, strict=True):
                 if isinstance(answer, bytes):
                     results[url] = answer
                 elif not isinstance(answer, FileNotFoundError):
@@ -223,11 +224,6 @@ def _http_status(error: Exception) -> int | None:
 def _first_line(error: Exception) -> str:
     text = str(error).strip().split("\n")[0].rstrip(".")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _strip(files: Any, url: str) -> str:
-    stripped: str = files._strip_protocol(url)
-    return stripped
 
 
 def _describe(url: str, info: Mapping[str, Any]) -> RemoteInfo:
