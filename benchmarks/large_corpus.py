@@ -5,10 +5,10 @@
     python benchmarks/large_corpus.py --gb 10 --every 60 --workers 8
 
 A server of this machine writes the text while it is asked for, as files of 64 MB behind http://: stories of the
-built-in world (--base megabytes of them), in a new order in each file, each with a first line of its own, so no two documents
-are equal. Nothing of it is ever on a disk. Printed over time: the phase, MB of text a second, and the resident memory
-of the preparing process and its workers (not of the server). At the end: the speed of each phase over its first GB and
-its last, the peak of the memory in both, and how long it takes to open the corpus.
+built-in world (--base megabytes of them), in a new order in each file, each with a first line of its own, so no two
+documents are equal. Nothing of it is ever on a disk. Printed over time: the phase, MB of text a second, and the
+resident memory of the preparing process and its workers (not of the server). At the end: the speed of each phase over
+its first GB and its last, the peak of the memory in both, and how long it takes to open the corpus.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def main() -> None:
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
-        serve(arguments.base)
+        serve(arguments.base, count_files(arguments.gb))
         return
-    command = [sys.executable, __file__, "--serve", "--base", str(arguments.base)]
+    command = [sys.executable, __file__, "--serve", "--base", str(arguments.base), "--gb", str(arguments.gb)]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert server.stdin is not None and server.stdout is not None
     folder = Path(tempfile.mkdtemp(prefix="etude-large-corpus-"))
@@ -58,10 +58,14 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def count_files(gigabytes: float) -> int:
+    return max(1, round(gigabytes * 1e9 / FILE_BYTES))
+
+
 # --- the text ---------------------------------------------------------------------------------------
 
 
-def serve(megabytes: float) -> None:
+def serve(megabytes: float, files: int) -> None:
     """Write files on demand: /NUMBER.txt, always the same for a number."""
     from etude.world import World
 
@@ -87,6 +91,10 @@ def serve(megabytes: float) -> None:
             self._answer(200, b"", FILE_BYTES)
 
         def do_GET(self) -> None:
+            if self.path == "/":  # the list that a pattern is matched with
+                links = "".join(f'<a href="/{number:06}.txt">x</a>' for number in range(files))
+                self._answer(200, links.encode(), len(links))
+                return
             first, last = (self.headers.get("Range") or f"bytes=0-{FILE_BYTES - 1}").removeprefix("bytes=").split("-")
             data = write_file(int(self.path.strip("/").removesuffix(".txt")))[int(first) : int(last) + 1]
             self._answer(206, data, len(data))
@@ -134,7 +142,7 @@ def run(arguments: argparse.Namespace, address: str, out: str) -> None:
     from etude.text.corpus.corpus import Corpus
     from etude.text.prepare.prepare import Progress, prepare
 
-    files = max(1, round(arguments.gb * 1e9 / FILE_BYTES))
+    files = count_files(arguments.gb)
     print(f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores, {arguments.workers} workers, "
           f"{files * FILE_BYTES / 1e9:.2f} GB in {files} files, load {os.getloadavg()[0]:.1f}", flush=True)  # fmt: skip
     samples: list[tuple[str, float, float, float]] = []  # phase, seconds in it, MB of text, MB of memory
@@ -160,10 +168,10 @@ def run(arguments: argparse.Namespace, address: str, out: str) -> None:
         return sum(measure_memory(child) for child in list_children(os.getpid()) if is_server(child))
 
     start = time.monotonic()
-    sources = [f"{address}/{number}.txt" for number in range(files)]
     corpus = prepare(
-        sources, out, arguments.tokenizer, workers=arguments.workers, progress=show, force=bool(arguments.out)
-    )
+        f"{address}/*.txt", out, arguments.tokenizer, workers=arguments.workers, progress=show,
+        force=bool(arguments.out),
+    )  # fmt: skip
     seconds = time.monotonic() - start
     gigabytes = files * FILE_BYTES / 1e9
     print(f"{gigabytes:.2f} GB in {seconds / 60:.1f} min, {1000 * gigabytes / seconds:.1f} MB/s through both passes "

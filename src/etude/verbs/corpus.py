@@ -32,6 +32,7 @@ def prepare(
     errors: Literal["strict", "replace"] = "strict",
     encoding: str | None = None,
     workers: int | None = None,
+    on: Literal["here", "ray"] = "here",
     sample_mb: float = 32.0,
     ids: Literal["auto", "uint16", "uint32"] = "auto",
     seed: int = 0,
@@ -68,6 +69,7 @@ def prepare(
         errors: 'replace' goes on at invalid UTF-8, with U+FFFD in its place.
         encoding: Of text that is not UTF-8: cp1252 (Windows), cp949 (Korean), utf-16 or another of Python's names.
         workers: Processes; all cores unless given.
+        on: Where text is parsed and encoded: here, or on ray, a cluster.
         sample_mb: MB of text the tokenizer is trained on, drawn by hash.
         ids: Type of ids on disk.
         seed: Of the draws: held-out documents, the sample.
@@ -88,6 +90,7 @@ def prepare(
         tokenizer,
         valid=0.01 if valid is None else valid,
         workers=workers,
+        on=on,
         text_field=text_field,
         where=where,
         pairs=pairs,

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from etude.text.prepare.anchors import FIELDS as ANCHOR_FIELDS
 from etude.text.prepare.linking import Linking, describe_entities
 from etude.text.prepare.messages import Head
 from etude.text.prepare.pairs import match_sides, parse_pairs
+from etude.text.prepare.ray_pool import RayPool
 from etude.text.prepare.readers import ReadSettings
 from etude.text.prepare.record_filter import RecordFilter, parse_filter
 from etude.text.prepare.remote_work import RemoteWorkFolder, refuse_existing_url
@@ -35,7 +37,7 @@ from etude.text.prepare.scan import SAMPLE, SAMPLE_SIZES, SCAN, ScanResult, scan
 from etude.text.prepare.sources import SOURCE_SIDE, Source, SourceFile, SourceInput, find_sources
 from etude.text.prepare.tokenization import EncodingResult, encode_sources
 from etude.text.prepare.work_folder import CORPUS, WorkFolder, refuse_existing
-from etude.text.prepare.worker_pool import WorkerPool
+from etude.text.prepare.worker_pool import Pool, WorkerPool
 from etude.text.remote.urls import is_url, make_local
 from etude.text.tokenizer import training
 from etude.text.tokenizer.pair_tokenizer import TARGET_FILE, PairTokenizer, open_tokenizers
@@ -66,6 +68,7 @@ def prepare(
     *,
     valid: float = 0.01,
     workers: int | None = None,
+    on: Literal["here", "ray"] = "here",
     text_field: str = "text",
     where: str | None = None,
     pairs: str | None = None,
@@ -90,6 +93,7 @@ def prepare(
     out: a folder, or a URL such as s3://bucket/corpus (remote_work.py).
     tokenizer: a spec such as "bpe:16000" to train one, or a tokenizer, or the path of one.
     valid: the share of documents held out, drawn by hash: equal documents are in the same split.
+    on: "ray" has the machines of a Ray cluster parse and encode (ray_pool.py).
     where: selects records by their fields, as in "score>=3" (see record_filter.py).
     pairs: the fields of source and target, "en,ko": a corpus of pairs, each a document of two sentences (pairs.py).
     target_tokenizer: of the targets of pairs, where it is not `tokenizer` too; a folder with both gives both.
@@ -109,6 +113,8 @@ def prepare(
         raise UserError(f"valid is the share of documents held out, from 0 to below 1, not {valid:g}.")
     if errors not in ("strict", "replace"):
         raise UserError(f"errors is 'strict' or 'replace', not '{errors}'.")
+    if on not in ("here", "ray"):
+        raise UserError(f"on is 'here' or 'ray', not '{on}'.")
     if workers is not None and workers < 0:
         raise UserError(f"workers is the number of processes, not {workers}.")
     if pairs is not None and linking is not None:
@@ -156,7 +162,8 @@ def prepare(
         workers = 0 if is_small else os.cpu_count() or 1
     preparation = _Preparation(source_list, read_settings, where, seed, progress or (lambda _: None), disk_bytes)
     work_folder = WorkFolder(Path(out), settings) if remote is None else RemoteWorkFolder(remote, settings)
-    with work_folder as work, WorkerPool(workers) as pool:
+    chosen_pool: Pool = RayPool() if on == "ray" else WorkerPool(workers)
+    with work_folder as work, chosen_pool as pool:
         scan_result = preparation.scan(pool, work, record_filter, valid, sample_bytes if is_trained else 0, unique)
         trained = [
             side.given or preparation.train(work, side.spec, scan_result, None if len(chosen) == 1 else place)
@@ -298,7 +305,7 @@ class _Preparation:
 
     def scan(
         self,
-        pool: WorkerPool,
+        pool: Pool,
         work: WorkFolder,
         where: RecordFilter | None,
         valid: float,
@@ -348,7 +355,7 @@ class _Preparation:
         return Tokenizer(content)
 
     def encode(
-        self, pool: WorkerPool, work: WorkFolder, tokenizer: Tokenizer, scan_result: ScanResult, unique: bool,
+        self, pool: Pool, work: WorkFolder, tokenizer: Tokenizer, scan_result: ScanResult, unique: bool,
         id_dtype: np.dtype, shard_tokens: int, commit_seconds: float, linking: Linking | None,
     ) -> EncodingResult:  # fmt: skip
         start_time = time.monotonic()

@@ -24,7 +24,7 @@ from etude.text.prepare.readers import Block, Position, ReadSettings, read_block
 from etude.text.prepare.record_filter import RecordFilter
 from etude.text.prepare.sources import Source
 from etude.text.prepare.worker import build_request
-from etude.text.prepare.worker_pool import WorkerPool
+from etude.text.prepare.worker_pool import Pool
 
 HASHES, DUPLICATES, SCAN = "hashes.u64", "duplicates.u8", "scan.json"
 SAMPLE, SAMPLE_SIZES = "sample.utf8", "sample-sizes.npy"
@@ -88,7 +88,7 @@ class TokenizerSample:
 
 
 def scan(
-    sources: list[Source], settings: ReadSettings, record_filter: RecordFilter | None, pool: WorkerPool, work: Path,
+    sources: list[Source], settings: ReadSettings, record_filter: RecordFilter | None, pool: Pool, work: Path,
     seed: int, valid: float, sample_bytes: int, unique: bool, progress: Callable[[int, int, int], None],
 ) -> ScanResult:  # fmt: skip
     """Read everything once. `progress` gets bytes read from disk, bytes of text, and documents."""

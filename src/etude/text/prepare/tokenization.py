@@ -28,7 +28,7 @@ from etude.text.prepare.scan import DUPLICATES, HASHES, ScanResult
 from etude.text.prepare.sources import Source
 from etude.text.prepare.work_folder import CORPUS, LINKING, STATE, WorkFolder
 from etude.text.prepare.worker import build_request
-from etude.text.prepare.worker_pool import WorkerPool
+from etude.text.prepare.worker_pool import Pool
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 START = Position()
@@ -45,7 +45,7 @@ class EncodingResult:
 
 def encode_sources(
     sources: list[Source], settings: ReadSettings, scan_result: ScanResult, tokenizer: Tokenizer, setup: Head,
-    pool: WorkerPool, work: WorkFolder, unique: bool, id_dtype: np.dtype, shard_tokens: int, commit_seconds: float,
+    pool: Pool, work: WorkFolder, unique: bool, id_dtype: np.dtype, shard_tokens: int, commit_seconds: float,
     progress: Callable[[int, int, int, int], None], linking: Linking | None = None,
 ) -> EncodingResult:  # fmt: skip
     """Write the shards. `progress` gets bytes read from disk, of how many, bytes of text, and documents."""

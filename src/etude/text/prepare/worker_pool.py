@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from etude.errors import UserError
 from etude.text.prepare import messages
@@ -21,12 +21,29 @@ from etude.text.prepare.worker import RequestHandler
 SINGLE_THREADED = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
+class Pool(Protocol):
+    """Workers that handle requests: processes of this machine, or tasks on a cluster (ray_pool.py)."""
+
+    @property
+    def workers(self) -> int: ...
+
+    def broadcast(self, request: messages.Message) -> None: ...
+
+    def map(self, requests: Iterable[messages.Message]) -> Iterator[messages.Message]: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
 class WorkerPool:
     """A pool of `workers` processes; with 0 this process does the work."""
 
     def __init__(self, workers: int, threads: bool = False) -> None:
         """`threads`: whether one worker may use all cores."""
-        self.workers = workers
+        self._workers = workers
         self.processes: list[subprocess.Popen[bytes]] = []
         self.handler = RequestHandler()
         if not workers:
@@ -44,25 +61,29 @@ class WorkerPool:
         for process in self.processes:
             self.idle.put(process)
 
+    @property
+    def workers(self) -> int:
+        return self._workers
+
     def broadcast(self, request: messages.Message) -> None:
         """Send one request to every worker; none may be busy."""
         for process in self.processes:
-            _check_result(self._exchange(process, request))
+            check_result(self._exchange(process, request))
         if not self.processes:
-            _check_result(self.handler.handle(*request))
+            check_result(self.handler.handle(*request))
 
     def map(self, requests: Iterable[messages.Message]) -> Iterator[messages.Message]:
         """Yield the results in order. At most two requests a worker are in flight, so memory stays bounded."""
         if not self.processes:
-            yield from (_check_result(self.handler.handle(*request)) for request in requests)
+            yield from (check_result(self.handler.handle(*request)) for request in requests)
             return
         in_flight: deque[Future[messages.Message]] = deque()
         for request in requests:
             in_flight.append(self.threads.submit(self._process_request, request))
             if len(in_flight) >= 2 * self.workers:
-                yield _check_result(in_flight.popleft().result())
+                yield check_result(in_flight.popleft().result())
         while in_flight:
-            yield _check_result(in_flight.popleft().result())
+            yield check_result(in_flight.popleft().result())
 
     def _process_request(self, request: messages.Message) -> messages.Message:
         process = self.idle.get()
@@ -104,7 +125,7 @@ class WorkerPool:
                         pipe.close()
 
 
-def _check_result(result: messages.Message) -> messages.Message:
+def check_result(result: messages.Message) -> messages.Message:
     if "problem" in result[0]:
         raise UserError(result[0]["problem"])
     if "crash" in result[0]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 BLOCK = 1 << 22  # bytes a request: its round trip is a small part of its time
+LEAST_BLOCK = 1 << 18
+ALL_BLOCKS = 1 << 25  # bytes: sources of a mix are open at once, and share this in smaller and smaller requests
 
 
 class RemoteFile(io.RawIOBase):
@@ -20,6 +23,8 @@ class RemoteFile(io.RawIOBase):
     def __init__(self, url: str, size: int, storage: Storage | None = None) -> None:
         self.url, self.size = url, size
         self.storage = storage or Storage(url)
+        self.block_bytes = _choose_block()
+        _open_files.add(self)
         self.place = 0
         self.number, self.block = -1, b""
         self.ahead: dict[int, Future[bytes]] = {}
@@ -42,7 +47,7 @@ class RemoteFile(io.RawIOBase):
         target = memoryview(buffer).cast("B")
         if self.place >= self.size or not len(target):
             return 0
-        number, inside = divmod(self.place, BLOCK)
+        number, inside = divmod(self.place, self.block_bytes)
         if number != self.number:
             self.block, self.number = self._load(number), number
         count = min(len(target), len(self.block) - inside)
@@ -56,16 +61,25 @@ class RemoteFile(io.RawIOBase):
         for other in self.ahead.values():
             other.cancel()
         self.ahead.clear()
-        if is_sequential and (number + 1) * BLOCK < self.size:
+        if is_sequential and (number + 1) * self.block_bytes < self.size:
             if pending is None:  # the first block comes before the second
                 pending = self.thread.submit(self._fetch, number)
             self.ahead[number + 1] = self.thread.submit(self._fetch, number + 1)
         return pending.result() if pending is not None else self._fetch(number)
 
     def _fetch(self, number: int) -> bytes:
-        return self.storage.read(self.url, number * BLOCK, min(self.size, (number + 1) * BLOCK))
+        return self.storage.read(self.url, number * self.block_bytes, min(self.size, (number + 1) * self.block_bytes))
 
     def close(self) -> None:
         if not self.closed:
             self.thread.shutdown(wait=False, cancel_futures=True)
+            _open_files.discard(self)
+            self.block = b""
         super().close()
+
+
+_open_files: weakref.WeakSet[RemoteFile] = weakref.WeakSet()
+
+
+def _choose_block() -> int:
+    return max(min(LEAST_BLOCK, BLOCK), min(BLOCK, ALL_BLOCKS // (1 + len(_open_files))))

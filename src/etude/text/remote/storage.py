@@ -133,8 +133,13 @@ class Storage:
         return attempt(lambda: self._describe_all(self.files.glob(pattern, detail=True)), pattern, UserError)
 
     def _describe_all(self, infos: Mapping[str, Mapping[str, Any]]) -> list[RemoteInfo]:
-        files = [(name, info) for name, info in infos.items() if info.get("type") != "directory"]
-        return [_describe(self.files.unstrip_protocol(name), info) for name, info in sorted(files)]
+        descriptions = []
+        for name, info in sorted(infos.items()):
+            if info.get("type") != "directory":
+                # a page of links says nothing of sizes
+                whole = info if isinstance(info.get("size"), int) else self.files.info(name)
+                descriptions.append(_describe(self.files.unstrip_protocol(name), whole))
+        return descriptions
 
     # --- writing ------------------------------------------------------------------------------------
 
