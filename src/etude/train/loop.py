@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any  # the values of JSON
+from typing import TYPE_CHECKING, Any  # the values of JSON
 
 import torch
 from torch import Tensor
@@ -34,6 +34,9 @@ from etude.train.saver import Saver
 from etude.train.settings import Settings
 from etude.train.signals import handle_signals
 from etude.train.stepper import Stepper
+
+if TYPE_CHECKING:
+    from etude.train.shard_writer import ShardWriter
 
 
 class Loop(Stepper):
@@ -78,6 +81,7 @@ class Loop(Stepper):
         self.deadline: float | None = None  # of time.monotonic: training stops then as on SIGTERM
         self.pace: Pace | None = None  # shortens a run that would not end in time, and its schedule with it
         self.saver = Saver(folder / "checkpoints", settings.save_every, settings.keep)
+        self.writer: ShardWriter | None = None  # of a run in shards, from its first checkpoint on
         self.started = time.perf_counter()
 
     # --- the loop -----------------------------------------------------------------------------------
@@ -102,9 +106,13 @@ class Loop(Stepper):
                     self.evaluate()
                     stop = self.ranks.any(self._must_stop())
                 done = self.state.step >= self.total or self._is_stale()
+                if self.writer is not None:
+                    self.writer.raise_error()
                 if stop or self._must_save(done):
                     self.save()
                 if stop or done:
+                    if self.writer is not None:
+                        self.writer.wait()
                     return TrainResult(self.state, not stop, self.valid)
                 self.ranks.report(f"loads step {self.state.step + 1}")
                 step = next(steps)
@@ -273,16 +281,21 @@ class Loop(Stepper):
         carried, groups = self._gather_carried(), self._tensors()
         whole = {"carried": carried} if carried else {}
         state = vars(self.state) | {"metrics_bytes": self.log.position() if self.log else 0, "valid": self.valid}
-        if self.strategy.is_sharded:
-            from etude.train import sharded_checkpoint
-
-            sharded_checkpoint.save(self.saver.folder, self.state.step, groups, whole, state, self.ranks)
-            if self.ranks.is_first:
-                checkpoint.prune(self.saver.folder, self.settings.keep, self.state.best_step)
-        elif self.ranks.is_first:
-            self.saver.write(groups | whole, state)
         self.saver.saved_step = self.state.step
+        if self.strategy.is_sharded:
+            self._open_writer().save(self.state.step, groups, whole, state)
+            return
+        if self.ranks.is_first:
+            self.saver.write(groups | whole, state)
         self.ranks.barrier()
+
+    def _open_writer(self) -> ShardWriter:
+        """Return what writes the checkpoints of a run in shards, in the background."""
+        if self.writer is None:
+            from etude.train.shard_writer import ShardWriter
+
+            self.writer = ShardWriter(self.saver.folder, self.settings.keep, self.ranks)
+        return self.writer
 
     def _tensors(self) -> dict[str, dict[str, Tensor]]:
         """Return weights and optimiser state, by reference; in shards where the learner is."""

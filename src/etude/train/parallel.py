@@ -14,6 +14,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore  # torch.distributed's, under names that have types
 
 from etude.train.watch import Watch
 
@@ -90,7 +91,16 @@ def connect(cuda: bool, alone: bool = False) -> Iterator[Ranks]:
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if cuda:
         torch.cuda.set_device(local_rank)
-    dist.init_process_group("nccl" if cuda else "gloo", timeout=COLLECTIVE_LIMIT)
+    backend = "nccl" if cuda else "gloo"
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # torchrun's store outlives a start, and torch would read the addresses of processes that are dead by now
+        # (pytorch issue 135712): each start has keys of its own
+        agent = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+        store = PrefixStore(f"etude/start-{os.environ['TORCHELASTIC_RESTART_COUNT']}", agent)
+        rank = int(os.environ["RANK"])
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=COLLECTIVE_LIMIT)
+    else:
+        dist.init_process_group(backend, timeout=COLLECTIVE_LIMIT)
     ranks = Ranks(dist.get_rank(), size, local_rank)
     if size > 1:
         token = int.from_bytes(os.urandom(6)) if ranks.is_first else 0

@@ -33,8 +33,19 @@ from etude.train.piece_hash import PieceHash
 Groups = Mapping[str, Mapping[str, Tensor]]
 
 
-def save(folder: Path, step: int, groups: Groups, whole: Groups, state: Mapping[str, Any], ranks: Ranks) -> None:
-    """Write checkpoint `step`; all ranks call it. Tensors of `groups` may be in shards, those of `whole` are not."""
+def save(
+    folder: Path,
+    step: int,
+    groups: Groups,
+    whole: Groups,
+    state: Mapping[str, Any],
+    ranks: Ranks,
+    process_group: dist.ProcessGroup | None = None,
+) -> None:
+    """Write checkpoint `step`; all ranks call it. Tensors of `groups` may be in shards, those of `whole` are not.
+
+    `process_group` is that of all ranks for the collectives here; None: the default one.
+    """
     target, writing = folder / f"step-{step:012d}", folder / f".writing-{step:012d}-shards"
     problem: str | None = None
     try:
@@ -45,8 +56,8 @@ def save(folder: Path, step: int, groups: Groups, whole: Groups, state: Mapping[
                 writing.mkdir()
     except (UserError, WriteError) as error:
         problem = str(error)
-    _raise_together(problem, ranks)
-    files = _write_parts(writing, target, groups, ranks)
+    _raise_together(problem, ranks, process_group=process_group)
+    files = _write_parts(writing, target, groups, ranks, process_group)
     try:
         with explain_write_failure(target):
             if ranks.is_first:
@@ -56,17 +67,21 @@ def save(folder: Path, step: int, groups: Groups, whole: Groups, state: Mapping[
         problem = str(error)
     if problem is not None:
         shutil.rmtree(writing, ignore_errors=True)
-    _raise_together(problem, ranks)
+    _raise_together(problem, ranks, process_group=process_group)
 
 
-def _write_parts(writing: Path, target: Path, groups: Groups, ranks: Ranks) -> dict[str, dict[str, Any]]:
+def _write_parts(
+    writing: Path, target: Path, groups: Groups, ranks: Ranks, process_group: dist.ProcessGroup | None
+) -> dict[str, dict[str, Any]]:
     """Write and hash this rank's part; return the entries of all parts."""
     problem, entries = None, {}
     try:
         with explain_write_failure(target):
             try:
                 save_state(
-                    _flatten(groups), storage_writer=HuggingFaceStorageWriter(str(writing), save_distributed=True)
+                    _flatten(groups),
+                    storage_writer=HuggingFaceStorageWriter(str(writing), save_distributed=True),
+                    process_group=process_group,
                 )
             except CheckpointException as error:  # of some rank; torch raises it on all
                 raise next(iter(error.failures.values()))[0] from error
@@ -78,8 +93,8 @@ def _write_parts(writing: Path, target: Path, groups: Groups, ranks: Ranks) -> d
         problem = str(error)
     if problem is not None:
         shutil.rmtree(writing, ignore_errors=True)
-    _raise_together(problem, ranks)
-    return {name: entry for part in _exchange(entries, ranks) for name, entry in part.items()}
+    _raise_together(problem, ranks, process_group=process_group)
+    return {name: entry for part in _exchange(entries, ranks, process_group) for name, entry in part.items()}
 
 
 def is_sharded(folder: Path, step: int) -> bool:
@@ -127,16 +142,21 @@ def _check_names(own: Mapping[str, Tensor], saved: Mapping[str, TensorStorageMet
         raise UserError(f"The checkpoint {target} does not fit this run: {'; '.join(problems[:5])}{more}.")
 
 
-def _exchange(value: Any, ranks: Ranks) -> list[Any]:
+def _exchange(value: Any, ranks: Ranks, process_group: dist.ProcessGroup | None = None) -> list[Any]:
     """Return the values of all ranks; they are small, and never come from a disk."""
     values: list[Any] = [value] * ranks.size
     if ranks.size > 1:
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, group=process_group)
     return values
 
 
-def _raise_together(problem: str | None, ranks: Ranks, kind: type[UserError | WriteError] = WriteError) -> None:
+def _raise_together(
+    problem: str | None,
+    ranks: Ranks,
+    kind: type[UserError | WriteError] = WriteError,
+    process_group: dist.ProcessGroup | None = None,
+) -> None:
     """Raise the first problem of any rank on all of them, so that none waits for another."""
-    first = next((text for text in _exchange(problem, ranks) if text is not None), None)
+    first = next((text for text in _exchange(problem, ranks, process_group) if text is not None), None)
     if first is not None:
         raise kind(first)

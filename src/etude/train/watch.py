@@ -31,6 +31,7 @@ from etude.errors import UserError
 INTERVAL = 1.0  # seconds between two words to the store
 SILENCE = 20.0  # seconds without a word after which a process is lost; torchrun then takes up to 30 to end the others
 SLOW = 30.0  # seconds that a loader may take before it is reported
+EXIT_SECONDS = 5.0  # that the process with the message has to print it
 ADVICE = (
     "Every checkpoint is whole: start it again with 'etude pretrain --resume', or let 'torchrun --max-restarts' do so."
 )
@@ -208,7 +209,13 @@ class Watch:
         assert message is not None
         code = 2 if isinstance(error, UserError) else 1
         self.is_speaking = True  # the thread must not end this process by its own verdict
-        if not self._write_verdict(code, message):
+        speaks = self._write_verdict(code, message)
+        # Python's own end waits for threads, and these for collectives that never end
+        timer = threading.Timer(EXIT_SECONDS if speaks else 0.0, os._exit, [code])
+        timer.daemon = True
+        timer.start()
+        if not speaks:
+            timer.join(1.0)
             return SystemExit(code)
         if is_lost:
             return LostProcessError(message)
