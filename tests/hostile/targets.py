@@ -35,7 +35,7 @@ from etude.recipes.schema import Recipe
 from etude.runs.source import read_origin
 from etude.runs.task_plan import Plan
 from etude.study.budget import Machine
-from etude.study.cell_archive import export_cells, import_cells
+from etude.study.cell_archive import HASH_BYTES, export_cells, import_cells, sign_archive
 from etude.study.cells import CellStore
 from etude.study.settings import Study
 from etude.tasks import classify, span
@@ -119,6 +119,13 @@ def rehash(folder: Path) -> None:
     else:
         _rehash_entries(folder, manifest["files"])
     write_manifest(folder, manifest)
+
+
+def resign_archive(folder: Path) -> None:
+    """Sign a changed archive of cells, where it is long enough to have a hash."""
+    path = folder / "cells.zip"
+    if path.stat().st_size >= HASH_BYTES:
+        sign_archive(path)
 
 
 def _rehash_entries(folder: Path, entries: dict[str, dict[str, object]]) -> None:
@@ -215,6 +222,9 @@ def make_targets(samples: Samples, root: Path) -> list[Target]:
     export_cells(CellStore(store), archive, root / "store")
     add("cells", "cells.zip", archive.read_bytes(),
         lambda folder: import_cells(CellStore(folder / "cells"), folder / "cells.zip", folder))  # fmt: skip
+    add("signed cells", "cells.zip", archive.read_bytes(),
+        lambda folder: import_cells(CellStore(folder / "cells"), folder / "cells.zip", folder),
+        fix=resign_archive)  # fmt: skip
     add_folder(
         "cell result",
         store,

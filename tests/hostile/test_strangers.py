@@ -16,6 +16,7 @@ from etude.graph.readers.base import SkipCounts
 from etude.graph.readers.formats import describe_graph_file, read_triples
 from etude.hub.weights import read_tensors
 from etude.models.transformer import Settings
+from etude.recipes.schema import Recipe
 from etude.text.prepare.readers import ReadSettings
 from etude.text.prepare.tmx import DEEPEST, LARGEST_TOKEN, LARGEST_UNIT
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -147,3 +148,9 @@ def test_a_question_in_another_encoding_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "q.json").write_bytes('{"question": "집"}'.encode("cp949"))
     with pytest.raises(UserError, match=r"q\.json: this is not one JSON object"):
         _read_question(tmp_path / "q.json")
+
+
+def test_a_tokenizer_with_a_long_name_is_one_message() -> None:
+    """The file system's refusal was a traceback."""
+    with pytest.raises(UserError, match="tokenizer"):
+        Recipe.load("bert-toy", {"tokenizer": "wordpiece:1000," + "x" * 5000}).resolve()

@@ -14,7 +14,7 @@ import pytest
 
 from etude.errors import UserError
 from etude.study import planner
-from etude.study.cell_archive import MANIFEST, _describe, export_cells, import_cells
+from etude.study.cell_archive import HASH_BYTES, MANIFEST, _describe, export_cells, import_cells, sign_archive
 from etude.study.cells import CellStore
 from etude.study.runner import Report, run
 from etude.study.settings import Study
@@ -38,6 +38,8 @@ def rewrite(source: Path, target: Path, change: Any) -> Path:
         new.writestr(MANIFEST, json.dumps(manifest))
         for name, content in entries.items():
             new.writestr(name, content)
+        new.comment = b"0" * HASH_BYTES
+    sign_archive(target)
     return target
 
 
@@ -71,6 +73,16 @@ def test_work_goes_on_where_cells_came_without_weights(
     assert timeless(home.results["rows"]) == timeless(report.results["rows"]), "the same to the bit"
     with zipfile.ZipFile(out) as written:
         assert len(json.loads(written.read(MANIFEST))["cells"]) == 12
+
+
+def test_every_byte_of_an_archive_has_a_hash(archive: Path, tmp_path: Path) -> None:
+    """Its tables were covered by nothing: times, attributes, offsets."""
+    whole, path = archive.read_bytes(), tmp_path / "cells.zip"
+    for place in [*range(0, len(whole), len(whole) // 200), *range(len(whole) - 100, len(whole))]:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(UserError, match=r"cells\.zip is not an archive of cells, or was changed or cut off"):
+            import_cells(CellStore(tmp_path / "cells"), path, tmp_path)
+    assert not (tmp_path / "cells").exists()
 
 
 def test_what_is_not_as_its_manifest_says_is_refused(archive: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from etude.baselines.registry import load
+from etude.runs.checksums import write_checksums
 from etude.runs.staging import staged_folder
 from etude.train import checkpoint
 
@@ -29,4 +30,5 @@ def export_baseline(folder: str | Path, out: str | Path) -> list[Path]:
         np.savez_compressed(staging / "weights.npz", **baseline.arrays())  # type: ignore[arg-type]
         for name, source in baseline.standalone().items():
             checkpoint.write_text(staging / name, source)
+        write_checksums(staging)
     return sorted(path for path in out.iterdir() if path.is_file())

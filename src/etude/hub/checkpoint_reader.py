@@ -24,6 +24,7 @@ from etude.hub.weights import locate_folder, read_config, read_tensors
 from etude.models.transformer import Settings
 from etude.recipes.document import Document
 from etude.recipes.schema import Recipe
+from etude.text.run_checksums import verify_checksums
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train.checkpoint import load_strictly
 
@@ -50,6 +51,7 @@ class ImportedModel:
 def read_checkpoint(source: str | Path) -> ImportedModel:
     """Read a folder of transformers, of OpenAI's GPT-1 or of ELMo; a hub id is downloaded first."""
     folder = locate_folder(source)
+    verify_checksums(folder)  # of one that `etude export` wrote
     if elmo.is_release(folder):
         return _read_elmo(folder)
     if ernie.is_release(folder):

@@ -26,6 +26,7 @@ from etude.hub.tokenizer_files import add_markers, add_start_token
 from etude.models import ernie as ernie_model
 from etude.models import recurrent
 from etude.recipes.schema import Recipe
+from etude.runs.checksums import write_checksums
 from etude.runs.model_card import USE, cut_commands
 from etude.runs.run import MODEL_CARD, Run
 from etude.runs.staging import staged_folder
@@ -82,6 +83,7 @@ def _exported_folder(folder: Path, run: Run, published: PublishedModel | None = 
             card = cut_commands(model_card.read_text(encoding="utf-8"))
             checkpoint.write_text(staging / MODEL_CARD, card + _format_usage(published))
         yield staging
+        write_checksums(staging)
 
 
 def _format_usage(published: PublishedModel | None) -> str:

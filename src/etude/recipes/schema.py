@@ -19,6 +19,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import typing
 from collections.abc import Callable, Mapping
@@ -353,7 +354,7 @@ def _derived(settings: Strict, model: Any) -> dict[str, Any]:
 
 def _is_path(tokenizer: str) -> bool:
     """Whether a tokenizer is given as a file or folder; otherwise it is one to train, such as `bpe:16000`."""
-    return "/" in tokenizer or File(tokenizer).exists()
+    return "/" in tokenizer or os.path.exists(tokenizer)  # noqa: PTH110 (pathlib raises where a name is too long)
 
 
 def validate_settings(settings: type[BaseModel], values: Mapping[str, Any], document: Document, group: str) -> Any:

@@ -34,6 +34,7 @@ from etude.train import checkpoint
 
 FORMAT, VERSION = "etude cells", 1
 MANIFEST = "manifest.json"
+HASH_BYTES = 64  # of SHA-256, in letters
 KEY = re.compile(r"[0-9a-f]{32}")
 MAX_BYTES = {RESULT: 64 << 20, OUTCOME: 1 << 30, ERROR: 1 << 20, MANIFEST: 64 << 20}
 STUDY_FILES = ("machine.json", "registered.json")  # device and speeds that the plan was made with; the claims' date
@@ -71,11 +72,39 @@ def export_cells(store: CellStore, path: Path, study_folder: Path) -> int:
             archive.writestr(MANIFEST, json.dumps(manifest))
             for name, content in entries.items():
                 archive.writestr(name, content)
+            archive.comment = b"0" * HASH_BYTES  # the last bytes of the file
+        sign_archive(temporary)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     return len(cells)
+
+
+def sign_archive(path: Path) -> None:
+    """Put the hash of all bytes before it into the comment of an archive, which stands at its end."""
+    with path.open("r+b") as file:
+        digest = _hash_head(path)
+        file.seek(-HASH_BYTES, os.SEEK_END)
+        file.write(digest)
+
+
+def _hash_head(path: Path) -> bytes:
+    """SHA-256, in letters, of a file without its last 64 bytes."""
+    digest, left = hashlib.sha256(), path.stat().st_size - HASH_BYTES
+    with path.open("rb") as file:
+        while left > 0 and (block := file.read(min(left, 1 << 20))):
+            digest.update(block)
+            left -= len(block)
+    return digest.hexdigest().encode()
+
+
+def _check_hash(path: Path) -> None:
+    """Raise UserError where an archive has no hash of itself, or another: CRCs leave its tables uncovered."""
+    with path.open("rb") as file:
+        file.seek(-min(HASH_BYTES, path.stat().st_size), os.SEEK_END)
+        if file.read() != _hash_head(path):
+            raise UserError(f"{path} is not an archive of cells, or was changed or cut off. Copy or export it again.")
 
 
 def _list_cells(store: CellStore) -> Iterator[tuple[str, list[str], Path]]:
@@ -134,6 +163,7 @@ def _place_cell(store: CellStore, key: str, files: dict[str, bytes]) -> None:
 def _read_archive(path: Path) -> tuple[dict[str, dict[str, bytes]], dict[str, dict[str, Any]]]:
     """Read and check all cells of an archive, and the study's files that came with them."""
     try:
+        _check_hash(path)
         with zipfile.ZipFile(path) as archive:
             manifest = _parse_manifest(path, _read_entry(archive, MANIFEST, MAX_BYTES[MANIFEST]))
             cells: dict[str, dict[str, dict[str, Any]]] = manifest["cells"]

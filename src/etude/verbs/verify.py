@@ -1,4 +1,4 @@
-"""`verify`: are the files of a run, a corpus, a graph, a study or a pick still what was written?"""
+"""`verify`: are the files of a run, a corpus, a graph, a study, a pick or an export still what was written?"""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ class Verified:
     """What was checked in one folder; a damaged one raises UserError."""
 
     folder: Path
-    kind: str  # run, corpus, graph, study or pick
+    kind: str  # run, corpus, graph, study, pick or export
     files: int
     notes: tuple[str, ...] = ()  # what could not be checked
 
 
 def verify(folder: str | Path) -> Verified:
-    """Check every file of a run, a corpus, a graph, a study or a pick against the hashes written with it.
+    """Check every file of a run, a corpus, a graph, a study, a pick or an export against the hashes written with it.
 
     Opening checks small files each time and large ones of a corpus by their length; this reads all of them.
 
     Args:
-        folder: A run, a corpus, a graph, or the folder of a study or a pick.
+        folder: A run, a corpus, a graph, an export, or the folder of a study or a pick.
     """
     import json
 
     from etude.errors import UserError
     from etude.text.checked_files import MANIFEST
+    from etude.text.run_checksums import CHECKSUMS, verify_checksums
 
     path = Path(folder)
     if (path / MANIFEST).is_file():
@@ -41,18 +42,24 @@ def verify(folder: str | Path) -> Verified:
         return _verify_run(path)
     if (path / "cells").is_dir():
         return _verify_study(path)
-    raise UserError(f"{path} is no run, corpus, graph, study or pick: nothing in it has hashes.")
+    if (path / CHECKSUMS).is_file():
+        return Verified(path, "export", verify_checksums(path) or 0)
+    raise UserError(f"{path} is no run, corpus, graph, study, pick or export: nothing in it has hashes.")
 
 
 def _verify_corpus(folder: Path) -> Verified:
+    from etude.text.corpus.cooccurrence import FILES, FOLDERS, Cooccurrences
     from etude.text.corpus.corpus import Corpus
     from etude.text.corpus.manifest import read_manifest
 
-    files = 0
+    files = 1  # the manifest
     for split, entry in read_manifest(folder)["parts"].items():
         if entry["tokens"]:
             Corpus.open(folder, split, verify=True)
             files += 1 + sum(len(shard["files"]) for shard in entry["shards"])
+    for counts in sorted(folder.glob(FOLDERS)):
+        Cooccurrences.open(counts, Corpus.open(folder).tokenizer.vocab, verify=True)
+        files += 1 + len(FILES)
     return Verified(folder, "corpus", files)
 
 
@@ -61,7 +68,7 @@ def _verify_graph(folder: Path) -> Verified:
     from etude.graph.graph_files import read_manifest
 
     Graph.open(folder, verify=True)
-    return Verified(folder, "graph", len(read_manifest(folder)["files"]))
+    return Verified(folder, "graph", 1 + len(read_manifest(folder)["files"]))
 
 
 def _verify_run(folder: Path) -> Verified:
@@ -79,10 +86,11 @@ def _verify_run(folder: Path) -> Verified:
 
 
 def _verify_study(folder: Path) -> Verified:
-    """Check a study or a pick: its own files, every cell with its run, and the model that a pick ends with."""
+    """Check a study or a pick: its own files, its corpora, every cell with its run, and the model of a pick."""
     from etude.pick.journal import FILE as JOURNAL
     from etude.study.cells import ERROR, RESULT, CellStore
     from etude.study.folder_checksums import verify_cell
+    from etude.text.checked_files import MANIFEST
     from etude.text.run_checksums import CHECKSUMS, verify_checksums
 
     kind = "pick" if (folder / JOURNAL).is_file() else "study"
@@ -90,6 +98,7 @@ def _verify_study(folder: Path) -> Verified:
     if count is None:
         notes.append(f"its own files have no {CHECKSUMS}: it is not finished, or of an earlier version")
     files, store = count or 0, CellStore(folder / "cells")
+    files += sum(_verify_corpus(manifest.parent).files for manifest in sorted(folder.glob(f"*/*/{MANIFEST}")))
     for result in sorted([*store.folder.glob(f"*/{RESULT}"), *store.folder.glob(f"*.failed/{ERROR}")]):
         if result.parent.suffix == ".work":
             continue

@@ -35,6 +35,7 @@ from etude.text.corpus.corpus import Corpus
 log = logging.getLogger("etude")
 
 FORMAT = "etude co-occurrences 2"
+FOLDERS = "cooccurrence-*"  # in the folder of a corpus
 FILES: dict[str, np.dtype] = {
     "rows.u32": np.dtype("<u4"),
     "columns.u32": np.dtype("<u4"),
@@ -86,8 +87,11 @@ class Cooccurrences:
         return len(self.rows)
 
     @classmethod
-    def open(cls, folder: Path, vocab: int) -> Cooccurrences:
-        """Map the entries of a folder into memory; files are hashed where they are small, ids and counts checked."""
+    def open(cls, folder: Path, vocab: int, verify: bool = False) -> Cooccurrences:
+        """Map the entries of a folder into memory; ids and counts are checked.
+
+        Files are hashed where they are small, with `verify` always.
+        """
         advice = f"Remove {folder}, and they are counted again."
         try:
             manifest = parse_manifest(folder / MANIFEST, (folder / MANIFEST).read_bytes(), advice)
@@ -100,7 +104,7 @@ class Cooccurrences:
             path = folder / name
             size = path.stat().st_size if path.is_file() else -1
             is_whole = form == FORMAT and type(entries) is int and size == entries * dtype.itemsize
-            if not is_whole or (size <= ALWAYS_HASHED and hash_file(path) != expected[name]):
+            if not is_whole or ((verify or size <= ALWAYS_HASHED) and hash_file(path) != expected[name]):
                 raise UserError(f"{path} is not what was written. {advice}")
             arrays.append(np.memmap(path, dtype, "r") if entries else np.zeros(0, dtype))
         rows, columns, counts = arrays
