@@ -27,7 +27,9 @@ def test_a_pick_on_a_gpu(tmp_path: Path) -> None:
     print(log, *result.results["notes"], (tmp_path / "out" / "workers.log").read_text()[-3000:], sep="\n")
     assert seconds <= 1.1 * 60 * minutes
     assert result.results["rounds"], f"nothing was pre-trained:\n{log}"
-    names = [row["name"] for row in result.results["rows"]]
-    assert any(name.endswith("frozen") for name in names) and any(name.endswith("fine-tuned") for name in names)
+    folds = {row["name"]: row["folds"] for row in result.results["rows"]}
+    assert any(name.endswith("frozen") for name in folds)
+    assert max((count for name, count in folds.items() if "fine-tuned" in name), default=0) >= 3, f"{folds}\n{log}"
+    assert any(note.startswith(("Settled after", "Ended after")) for note in result.results["notes"])
     assert not any("process" in note for note in result.results["notes"]), result.results["notes"]
     assert result.predict(["The baker sells bread."])

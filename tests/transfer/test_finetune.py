@@ -176,6 +176,19 @@ def test_a_kill_changes_nothing(
         assert not (run.folder / "checkpoints").exists()
 
 
+def test_one_that_would_be_late_becomes_shorter_and_finishes(base: Bases, reviews: Files, tmp_path: Path) -> None:
+    """The learning rate comes to its end with it, and what is in time is as long as it was planned."""
+    lengths = {}
+    for name, seconds in (("late", 0.0), ("early", 1000.0)):
+        run = finetune(
+            base("bert"), "classify", reviews[0], tmp_path / name, overrides={**QUICK, "train.epochs": 1}, quiet=True,
+            deadline=time.monotonic() + seconds, shorten=True,
+        )  # fmt: skip
+        assert run.finished and TaskModel.open(run.folder).predict(["good"])
+        lengths[name] = run.metrics("train")[-1]["step"]
+    assert lengths == {"late": 2, "early": 8}
+
+
 def test_a_deadline_stops_like_a_signal(
     tuned: Run, base: Bases, reviews: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
