@@ -65,6 +65,9 @@ def test_answers_are_those_of_python(runs: ToyRuns) -> None:
         translated = post(server, "translate", input=[TEXT, "a dog"], beams=2)
         best = [rows[0].text for rows in etude.load(runs("transformer-toy")).translate([TEXT, "a dog"], beams=2)]
         assert [row["text"] for row in translated] == best
+        [both] = post(server, "translate", input=TEXT, beams=3, best=2)
+        [rows] = etude.load(runs("transformer-toy")).translate([TEXT], beams=3, best=2)
+        assert [each["text"] for each in both["nbest"]] == [row.text for row in rows] and both["text"] == rows[0].text
         drawing = {"temperature": 2.0, "top_k": 40, "top_p": 0.95}
         model = etude.load(runs("transformer-toy"))
         drawn = {}

@@ -88,6 +88,18 @@ def test_a_fine_tuned_run_has_its_own_number_of_steps(folder: Path) -> None:
     assert next(run.steps for run in Board(folder).data().runs if run.path == "runs/done") is None
 
 
+def test_a_fine_tuned_run_shows_how_it_was_fine_tuned(folder: Path) -> None:
+    """The training of its recipe is that of the pre-training."""
+    before = Board(folder).details("runs/done").settings
+    assert "train.steps" in before and "objective.kind" in before and "task.kind" not in before
+    plan = "kind: tag\nsettings: {head: crf, score: null}\ntransfer: {frozen: true}\ntrain: {steps: 60}\n"
+    (folder / "runs" / "done" / "task.yaml").write_text(plan, encoding="utf-8")
+    settings = Board(folder).details("runs/done").settings
+    wanted = {"task.kind": "tag", "task.head": "crf", "transfer.frozen": "true", "train.steps": "60"}
+    assert wanted.items() <= settings.items() and settings["model.kind"] == before["model.kind"]
+    assert not {"objective.kind", "train.lr", "task.score"} & settings.keys()
+
+
 def test_a_running_cell_has_the_name_of_its_recipe(folder: Path) -> None:
     """The folders of all cells are called `run`."""
     store = CellStore(folder / "study" / "cells")
@@ -150,6 +162,9 @@ def test_the_board_in_a_browser(browser: Any, folder: Path) -> None:
         )
         page.goto(f"{server.address}/board")
         page.wait_for_selector(".entry")
+        assert page.evaluate("[...document.querySelectorAll('main > section')].map(each => each.id)")[1:] == [
+            "studies", "runs"
+        ]  # fmt: skip
         assert "1 finished" in page.inner_text("#lead") and "Which is better?" in page.inner_text("#studies")
         page.click("button.name:text-is('done')")
         page.wait_for_selector(".plot svg .curve")

@@ -69,7 +69,9 @@ def test_every_ability_has_its_answer(page: Any, server: Server) -> None:
     assert "1.000" in ask(page, server, "bert-toy", "similarity", input="the cat\nthe cat\na dog")
     assert "cat" in ask(page, server, "skipgram-toy", "neighbours", input="cat")
     assert ask(page, server, "skipgram-toy", "analogy", a="cat", b="sat", c="dog")
-    ask(page, server, "transformer-toy", "translate", input="the cat sat")
+    assert ask(page, server, "transformer-toy", "translate", input="the cat sat")
+    page.click("#answer .nbest summary")
+    assert len(page.query_selector_all("#answer .nbest li")) == 2  # three translations, the best of which stands above
     ask(page, server, "bert-toy", "attention", input="the cat sat on the mat")
     heads = page.query_selector_all(".heads button")
     heads[-1].click()
@@ -86,7 +88,7 @@ def test_a_translation_can_be_drawn(page: Any, server: Server) -> None:
     with page.expect_request("**/translate") as sent:
         page.click("#ask")
     assert {**sent.value.post_data_json, "input": None} == {
-        "run": "transformer-toy", "beams": 4, "temperature": 1.5, "seed": 3, "input": None,
+        "run": "transformer-toy", "beams": 4, "best": 3, "temperature": 1.5, "seed": 3, "input": None,
     }  # fmt: skip
     page.wait_for_selector("#answer .quote")
 
@@ -190,8 +192,10 @@ def test_a_phone_needs_no_sideways_scrolling(page: Any, server: Server, path: st
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_the_documentation_of_the_api(page: Any, server: Server) -> None:
-    page.goto(f"{server.address}/api#fill")
+@pytest.mark.parametrize("path", ["/api", "/docs"])
+def test_the_documentation_of_the_api(page: Any, server: Server, path: str) -> None:
+    """Under its own name, and where FastAPI has it; the page asks nobody else."""
+    page.goto(f"{server.address}{path}#fill")
     page.wait_for_selector("#fill[open]")
     text = page.inner_text("#fill")
     assert "POST /fill" in text and "input" in text and "curl" in text and "429" in text

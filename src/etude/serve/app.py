@@ -2,7 +2,7 @@
 
 GET  /              the page: try the runs
 GET  /board         the board of a folder of runs and studies
-GET  /api           the documentation of the API, from /openapi.json
+GET  /api, /docs    the documentation of the API, from /openapi.json
 GET  /about         the runs, and what each can do
 GET  /health        200 while it answers, 503 while it shuts down
 GET  /metrics       for Prometheus
@@ -210,7 +210,12 @@ def _add_pages(app: FastAPI, has_board: bool) -> None:
 
         app.add_api_route(path, send, include_in_schema=False)
 
-    pages = {"/": "index.html", "/api": "api.html", **({"/board": "board.html"} if has_board else {})}
+    pages = {
+        "/": "index.html",
+        "/api": "api.html",
+        "/docs": "api.html",
+        **({"/board": "board.html"} if has_board else {}),
+    }
     for path, name in pages.items():
         add(path, name)
     for name in contents:

@@ -9,7 +9,9 @@ from fastapi import FastAPI, Query
 from fastapi.responses import Response
 from pydantic import BaseModel
 
-from etude.serve.board import Board, BoardData, RunDetails
+from etude.serve.board import Board
+from etude.serve.board_entries import BoardData, RunDetails
+from etude.serve.report_tickets import ReportTickets
 
 # A report is a whole page with its own script: it may show itself, and reaches neither this server nor any other.
 REPORT_POLICY = (
@@ -25,6 +27,7 @@ class ReportLink(BaseModel):
 
 def add_board(app: FastAPI, board: Board, needs_token: bool) -> None:
     """Add the routes; they are plain functions, which FastAPI runs in threads: a folder may be slow."""
+    tickets = ReportTickets()
 
     @app.get("/board/data", summary="All runs and studies of the folder")
     def data() -> BoardData:
@@ -36,12 +39,12 @@ def add_board(app: FastAPI, board: Board, needs_token: bool) -> None:
 
     @app.get("/board/link", summary="A link to a report that needs no token, for a minute")
     def link(path: Place) -> ReportLink:
-        query = {"path": path, "ticket": board.make_ticket(path)}
+        query = {"path": path, "ticket": tickets.make(path)}
         return ReportLink(url=f"/board/report?{urlencode(query)}")
 
     @app.get("/board/report", summary="The report of a study or a pick")
     def report(path: Place, ticket: str = "") -> Response:
         if needs_token:
-            board.check_ticket(path, ticket)
+            tickets.check(path, ticket)
         headers = {"Content-Security-Policy": REPORT_POLICY}
         return Response(board.report(path), headers=headers, media_type="text/html; charset=utf-8")

@@ -118,10 +118,11 @@ def translate_endpoint(model: LoadedModel) -> Endpoint[TranslateRequest]:
         texts = [text for request in requests for text in request.texts()]
         first = requests[0]
         translations = model.translate(
-            texts, beams=first.beams, penalty=first.penalty, temperature=first.temperature, top_k=first.top_k,
-            top_p=first.top_p, seed=first.seed,
+            texts, beams=first.beams, best=first.best, penalty=first.penalty, temperature=first.temperature,
+            top_k=first.top_k, top_p=first.top_p, seed=first.seed,
         )  # fmt: skip
-        results = [{"text": rows[0].text, "score": rows[0].score} for rows in translations]
+        lists = [[{"text": row.text, "score": row.score} for row in rows] for rows in translations]
+        results = [{**rows[0], "nbest": rows} for rows in lists]
         return _split(results, [len(request.texts()) for request in requests])
 
     return Endpoint(answer, _search_settings)
@@ -130,7 +131,9 @@ def translate_endpoint(model: LoadedModel) -> Endpoint[TranslateRequest]:
 def _search_settings(request: TranslateRequest) -> Hashable:
     """What requests that are translated together have in common; a draw does not depend on the others."""
     drawing = request.temperature, request.top_k, request.top_p
-    return (*drawing, request.seed) if drawing != (None, None, None) else (request.beams, request.penalty)
+    if drawing != (None, None, None):
+        return request.best, *drawing, request.seed
+    return request.best, request.beams, request.penalty
 
 
 def predict_endpoint(predictor: Predictor) -> Endpoint[PredictRequest]:

@@ -46,8 +46,8 @@ HEADERS = {
 }
 ENCODED_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 # these hold nothing private, as does /static/; /board/report asks for a ticket, because a link carries no token
-OPEN_PATHS = frozenset({"/", "/board", "/api", "/health", "/favicon.ico", "/board/report"})
-PAGES = frozenset({"/", "/board", "/api"})  # what a link on another site may lead to
+OPEN_PATHS = frozenset({"/", "/board", "/api", "/docs", "/health", "/favicon.ico", "/board/report"})
+PAGES = frozenset({"/", "/board", "/api", "/docs"})  # what a link on another site may lead to
 
 
 def is_loopback(host: str) -> bool:

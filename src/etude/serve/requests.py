@@ -65,6 +65,7 @@ class GenerateRequest(Request):
 class TranslateRequest(Request):
     input: str | Annotated[list[str], Field(min_length=1, max_length=MAX_TEXTS)] = Field(description=INPUT)
     beams: int = Field(default=4, ge=1, le=16, description="hypotheses of the beam search; 1 is greedy")
+    best: int = Field(default=1, ge=1, le=16, description="translations of each text, best first; beams at most")
     penalty: float = Field(default=0.6, ge=0, le=10, allow_inf_nan=False, description="length penalty")
     temperature: float | None = Field(
         default=None, ge=0, allow_inf_nan=False, description="this, top_k or top_p: draw tokens instead of a search"
@@ -207,9 +208,13 @@ class GenerateResult(BaseModel):
     ended: Literal["tokens", "end", "stop", "context"]
 
 
-class TranslateResult(BaseModel):
+class ScoredText(BaseModel):
     text: str
     score: float
+
+
+class TranslateResult(ScoredText):
+    nbest: list[ScoredText] = Field(description="as many as `best`, the first of which is `text`")
 
 
 class PredictResult(BaseModel):

@@ -40,6 +40,7 @@ export function showTranslation(results, texts, align) {
   return cases(results.map((result, number) => [
     h("p", {class: "source"}, texts[number]),
     h("p", {class: "quote"}, result.text),
+    result.nbest.length > 1 ? h("details", {class: "nbest"}, h("summary", {}, t("alternatives")), h("ol", {start: 2}, result.nbest.slice(1).map(each => h("li", {}, each.text, h("b", {class: "number small"}, ` ${each.score.toFixed(2)}`))))) : null,
     align && result.text ? h("div", {class: "actions"}, h("button", {class: "plain", type: "button", onclick: () => align(texts[number], result.text)}, t("show_alignment"))) : null,
   ]));
 }

@@ -26,8 +26,8 @@ const ABILITIES = {
   },
   translate: {
     fields: () => [["input", "source", 3, t("translate_text")]],
-    options: [number("beams", 4, 1, 16), number("temperature", "", 0, 5, 0.1), number("top_k", "", 1, 100000), number("top_p", "", 0.05, 1, 0.05), number("seed", "", 0, 1e9)],
-    body: values => ({input: lines(values.input)}),
+    options: [number("beams", 4, 1, 16), number("best", 3, 1, 16), number("temperature", "", 0, 5, 0.1), number("top_k", "", 1, 100000), number("top_p", "", 0.05, 1, 0.05), number("seed", "", 0, 1e9)],
+    body: values => ({input: lines(values.input), ...translateBest(values)}),
     show: (answer, values) => showTranslation(answer, lines(values.input), state.run.endpoints.includes("attention") ? align : null),
   },
   attention: {
@@ -67,6 +67,12 @@ const ABILITIES = {
   },
 };
 const ORDER = ["predict", "fill", "generate", "translate", "attention", "paths", "similarity", "neighbours", "analogy"];
+
+// A search has no more translations than beams; a draw has as many as one likes.
+function translateBest({best, beams, temperature, top_k, top_p}) {
+  const is_drawn = [temperature, top_k, top_p].some(value => value !== "");
+  return {best: Math.max(1, is_drawn ? Number(best) : Math.min(Number(best), Number(beams) || 4))};
+}
 
 // Tasks whose input has a list: what is asked, and the list.
 const LISTS = {choice: ["question", "choices"], graph_choice: ["question", "choices"], rank: ["query", "candidates"]};

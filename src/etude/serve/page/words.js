@@ -78,6 +78,8 @@ const WORDS = {
   top_p: ["Top p", "top p"],
   seed: ["Seed", "시드"],
   beams: ["Beams", "빔 수"],
+  best: ["Translations", "번역 수"],
+  alternatives: ["Others, by score", "다른 번역과 점수"],
   pool: ["Pooling", "풀링"],
   // answers
   no_answer: ["The text holds no answer.", "글에 답이 없습니다."],
