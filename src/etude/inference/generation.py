@@ -15,7 +15,7 @@ for every token: slow, and the reference that the cache is tested against.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
@@ -26,10 +26,13 @@ from torch import Tensor
 from etude.chance import fold, gumbel
 from etude.errors import UserError
 from etude.inference.base import InferenceModel, describe_use
+from etude.inference.recorded_decoding import DecodingRecorder
 from etude.models.base import Model
 from etude.nn.attention.kv_cache import KVCache
+from etude.nn.cuda_graphs import CudaGraphs, Graph
 from etude.nn.packed import pack
 from etude.nn.precision import upcast
+from etude.nn.states import States
 from etude.text.tokenizer.stream_decoder import StoppingDecoder, StreamDecoder
 
 Ended = Literal["tokens", "end", "stop", "context"]
@@ -131,60 +134,121 @@ def window_start(length: int, context: int, stride: int) -> int:
 
 
 class Reader:
-    """Growing sequences with a key-value cache, and the logits of the next token of each."""
+    """Growing sequences with a key-value cache, and the logits of the next token of each.
+
+    On a GPU steps are recorded, and a recording has a number of rows: a sequence that is no longer kept stays in its
+    row until half of all rows are empty.
+    """
 
     def __init__(self, loaded: InferenceModel, sequences: Sequence[Sequence[int]], cached: bool = True) -> None:
-        self.model, self.objective, self.device = loaded.model, loaded.objective, loaded.device
+        self.model, self.objective, self.device = loaded.model, loaded.objective, torch.device(loaded.device)
         self.context = self.model.max_length
         self.stride = max(1, self.context // 2)
-        self.sequences = [list(map(int, sequence)) for sequence in sequences]
-        self.starts = np.zeros(len(self.sequences), np.int64)
-        self.slides = np.zeros(len(self.sequences), np.int64)
+        self.rows = [list(map(int, sequence)) for sequence in sequences]
+        self.starts = np.zeros(len(self.rows), np.int64)
+        self.row_slides = np.zeros(len(self.rows), np.int64)
+        self.kept = np.arange(len(self.rows))  # rows of the sequences that are kept, in their order
         self.cache = KVCache() if cached else None
         self.ids_without_token = loaded.ids_without_token
+        self.recorder = self._build_recorder(CudaGraphs(self.device, frees_memory=False)) if self._records() else None
+
+    def _records(self) -> bool:
+        return self.cache is not None and self.device.type == "cuda"
+
+    def _build_recorder(self, new_graph: Callable[[], Graph]) -> DecodingRecorder:
+        assert self.cache is not None
+        return DecodingRecorder(self.model, self._compute_logits, self.cache, self.device, new_graph)
+
+    @property
+    def sequences(self) -> list[list[int]]:
+        """The sequences that are kept."""
+        return [self.rows[row] for row in self.kept]
+
+    @property
+    def slides(self) -> np.ndarray:
+        """How often the older half of each context was left out."""
+        return self.row_slides[self.kept]
 
     @torch.no_grad()
     def next_logits(self) -> Tensor:
         """Return the next-token logits (S, V); minus infinity for ids without a token."""
-        starts = np.array([window_start(len(ids), self.context, self.stride) for ids in self.sequences], np.int64)
+        starts = np.array([window_start(len(ids), self.context, self.stride) for ids in self.rows], np.int64)
         moved = np.flatnonzero(starts != self.starts)
-        self.slides[moved] += 1
+        self.row_slides[moved] += 1
         self.starts = starts
         cached = np.zeros_like(starts)
         if self.cache is not None and self.cache.keys:
             self.cache.reset(moved)
             cached = self.cache.lengths
-        new = [sequence[start:] for sequence, start in zip(self.sequences, starts + cached, strict=True)]
+        new = [sequence[start:] for sequence, start in zip(self.rows, starts + cached, strict=True)]
+        logits = self._replay(new)
+        if logits is None:
+            logits = self._read(new)
+        return logits if len(self.kept) == len(self.rows) else logits[torch.from_numpy(self.kept).to(logits.device)]
+
+    def _read(self, new: list[list[int]]) -> Tensor:
+        """Logits after the new tokens of each row; of any others where a row has none."""
         if self.cache is None:
             packed = pack(new).to(self.device)
             states = self.model(packed)
         else:
             packed = self.cache.pack(new).to(self.device)
             states = self.model(packed, cache=self.cache)
-        states.last = states.last.index_select(0, packed.layout.bounds[1:].long() - 1)  # (S, D)
+        last = (packed.layout.bounds[1:].long() - 1).clamp(min=0)
+        states.last = states.last.index_select(0, last)  # (S, D)
+        return self._compute_logits(states)
+
+    def _replay(self, new: list[list[int]]) -> Tensor | None:
+        """The same by a recording, where every kept sequence has one new token."""
+        if self.recorder is None or any(len(new[row]) != 1 for row in self.kept):
+            return None
+        assert self.cache is not None
+        is_kept = np.zeros(len(new), np.int64)
+        is_kept[self.kept] = 1
+        tokens = np.array([ids[0] if ids else 0 for ids in new])
+        # an empty row writes where nobody reads
+        logits = self.recorder.run(tokens, np.where(is_kept, self.cache.lengths, 0))
+        if logits is not None:
+            self.cache.lengths = self.cache.lengths + is_kept
+        return logits
+
+    def _compute_logits(self, states: States) -> Tensor:
         logits = upcast(self.objective.logits(self.model, states))
         return logits if self.ids_without_token is None else logits.masked_fill(self.ids_without_token, float("-inf"))
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append one token to each sequence."""
-        for sequence, token in zip(self.sequences, tokens, strict=True):
-            sequence.append(token)
+        for row, token in zip(self.kept, tokens, strict=True):
+            self.rows[row].append(token)
 
     def add(self, sequences: Sequence[Sequence[int]]) -> None:
         """Append sequences, which the next step reads whole; the others go on from their cached keys and values."""
-        self.sequences += [list(map(int, sequence)) for sequence in sequences]
+        self._drop_empty_rows(self.kept)
+        self.rows += [list(map(int, sequence)) for sequence in sequences]
         new = np.zeros(len(sequences), np.int64)
-        self.starts, self.slides = np.concatenate([self.starts, new]), np.concatenate([self.slides, new])
+        self.starts, self.row_slides = np.concatenate([self.starts, new]), np.concatenate([self.row_slides, new])
+        self.kept = np.arange(len(self.rows))
         if self.cache is not None:
             self.cache.append(len(sequences))
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep only these sequences, in this order; a row may be repeated (beams)."""
-        index = np.array(rows, np.int64)
-        self.sequences = [list(self.sequences[row]) for row in rows]
-        self.starts, self.slides = self.starts[index], self.slides[index]
-        if self.cache is not None and len(rows):
-            self.cache.select(index)
+        kept = self.kept[np.array(rows, np.int64)]
+        is_subset = bool((np.diff(kept) > 0).all())
+        if self.recorder is not None and is_subset and 2 * len(kept) > len(self.rows):
+            self.kept = kept
+        else:
+            self._drop_empty_rows(kept)
+
+    def _drop_empty_rows(self, kept: np.ndarray) -> None:
+        if len(kept) == len(self.rows) and bool((kept == np.arange(len(kept))).all()):
+            self.kept = kept
+            return
+        self.rows = [list(self.rows[row]) for row in kept]
+        self.starts, self.row_slides = self.starts[kept], self.row_slides[kept]
+        if self.cache is not None and len(kept):
+            self.cache.select(kept)
+        self.kept = np.arange(len(kept))
 
 
 # --- generation -------------------------------------------------------------------------------------

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from etude.inference.translation import require_translator, translate_tokens
 from etude.models import encoder_decoder, recurrent_seq2seq
 from etude.models.seq2seq import Seq2Seq
-from etude.nn.cuda_graphs import Graph, Tensors
 from etude.nn.packed import pack
 from etude.objectives import translate as objective_kind
 from etude.objectives.translate import Translate
@@ -22,44 +17,11 @@ from etude.tasks.translate.decoding import make_scorer
 from etude.tasks.translate.search import Beams, Hypothesis, Search, search_targets
 from tests.inference.test_translation import make
 from tests.objectives.small_corpus import tokenizer
-from tests.train.test_recorded_step import Replay
+from tests.recordings import Recorder, Unrecordable
 
 VOCAB, CONTEXT = 30, 40
 DRAW = np.random.default_rng(0)
 SOURCES = [DRAW.integers(6, VOCAB, length).tolist() for length in (3, 9, 1, 5, 17, 2, 7)]
-
-
-class NoWaiting(TorchDispatchMode):
-    """Refuses operations for which a host waits for its GPU: they cannot be recorded."""
-
-    WAITING = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero")
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        assert func.__name__.split(".")[0] not in self.WAITING, f"{func} waits for the GPU"
-        return func(*args, **(kwargs or {}))
-
-
-class StrictReplay(Replay):
-    """A recording of a CPU that refuses what a GPU would."""
-
-    def replay(self) -> Tensors:
-        with NoWaiting():
-            return super().replay()
-
-
-class Recorder:
-    """Makes graphs of a CPU, and counts them and their replays."""
-
-    def __init__(self, kind: type[StrictReplay] = StrictReplay) -> None:
-        self.kind, self.graphs = kind, list[StrictReplay]()
-
-    def __call__(self) -> Graph:
-        self.graphs.append(self.kind())
-        return self.graphs[-1]
-
-    @property
-    def replays(self) -> int:
-        return sum(graph.replays for graph in self.graphs)
 
 
 @torch.no_grad()
@@ -110,13 +72,6 @@ def test_sources_of_one_token_and_targets_of_one() -> None:
         decoding = model.start_decoding(packed, search.beams)
         [(number, hypotheses)] = recorded_search.search_recorded(decoding, score, beams, recorder)
     assert number == 0 and len(hypotheses) == 1 and len(hypotheses[0].ids) <= 1 and not recorder.graphs
-
-
-class Unrecordable(StrictReplay):
-    """A graph of a library that cannot be recorded."""
-
-    def record(self, function: Callable[[], Tensors]) -> None:
-        raise RuntimeError("operation not permitted")
 
 
 def test_a_search_that_cannot_be_recorded_says_so_once_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
