@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 4 --max-restarts 42 restarting.py RECIPE CORPUS RUN KILLS
 
-Start number n is killed, while n < KILLS, within a step or two: a random process by SIGKILL at a random moment;
+Start number n is killed, while n < KILLS, within five steps: a random process by SIGKILL at a random moment;
 every fourth start inside a checkpoint.
 """
 
@@ -57,7 +57,7 @@ def arm(start: int) -> None:
             checkpoint.rename_into_place = kill_at(checkpoint.rename_into_place, place.startswith("before"))
         note = f"rank {rank} in a checkpoint, {place}"
     else:
-        steps, delay, advance = chance.randrange(2), chance.uniform(0.0, 0.05), Loop.advance
+        steps, delay, advance = 1 + chance.randrange(4), chance.uniform(0.0, 0.05), Loop.advance
         taken: list[int] = []
 
         def doomed_advance(self: Loop, step: Any) -> None:

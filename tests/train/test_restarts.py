@@ -39,7 +39,7 @@ def run_with_kills(folder: Path, corpus: Path, kills: int, steps: int) -> Path:
 @pytest.mark.slow
 def test_forty_kills_end_with_the_same_bits(server: RankServer, tmp_path: Path, prepared) -> None:
     kills = int(os.environ.get("ETUDE_KILLS", "40"))
-    steps = 2 * kills + 4
+    steps = 5 * kills + 4
     corpus = prepared("wordpiece:600")
     run = run_with_kills(tmp_path, corpus, kills, steps)
     recipe = write_recipe(tmp_path, "gpt2", parallel="fsdp", steps=steps, save_every=1, eval_every=0)
