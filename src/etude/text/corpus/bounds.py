@@ -114,7 +114,8 @@ def group_by_shard(totals: list[int], index: np.ndarray) -> Iterator[tuple[int, 
         yield 0, slice(None) if not len(index) or int(index.max()) < totals[1] else np.flatnonzero(index < totals[1])
         return
     # shards are few: 16 bits are sorted digit by digit, many times as fast as the numbers themselves
-    numbers = (np.searchsorted(totals, index, side="right") - 1).astype(np.uint16)
+    narrow = np.uint16 if len(totals) <= 1 << 16 else np.uint32
+    numbers = (np.searchsorted(totals, index, side="right") - 1).astype(narrow)
     order = np.argsort(numbers, kind="stable")
     borders = np.flatnonzero(np.diff(numbers[order])) + 1
     for chosen in np.split(order, borders):
