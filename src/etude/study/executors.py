@@ -13,6 +13,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +25,10 @@ from etude.study.execute import CellResult, run_cell
 
 
 class Executor(Protocol):
-    slots: int  # cells that can run at once
+    @property
+    def slots(self) -> int:
+        """Cells that can run at once."""
+        ...
 
     def submit(self, cell: Cell) -> None: ...
 
@@ -155,8 +159,25 @@ def _list_gpus() -> list[str]:
 # --- a Ray cluster ----------------------------------------------------------------------------------
 
 
+RETRIES = 1  # of a cell whose process dies: memory may have run out, and would again
+COUNTED_EVERY = 10.0  # seconds after which the machines of a cluster are counted again
+
+
+@dataclass
+class RayTask:
+    """A cell on the cluster: how often its process died, and the machines that there were when it began."""
+
+    cell: Cell
+    deaths: int
+    machines: frozenset[str]
+
+
 class RayExecutor:
-    """Runs each cell as a Ray task. All machines must see the study's folder under the same path."""
+    """Runs each cell as a Ray task. All machines must see the study's folder under the same path.
+
+    A cell on a machine that is lost goes to another one, as often as that happens, and goes on from its checkpoint; one
+    that is done is not done again (execute.py). Needs may be parts of a GPU: small cells share one.
+    """
 
     def __init__(self, folder: Path) -> None:
         require("ray", "--on ray")
@@ -165,8 +186,16 @@ class RayExecutor:
         self.ray: Any = ray
         self.folder = folder.resolve()
         self.owns_cluster = not ray.is_initialized()
-        self.running: dict[Any, str] = {}
-        self.slots = 1
+        self.running: dict[Any, RayTask] = {}
+        self.counted, self.cpus = -COUNTED_EVERY, 1
+
+    @property
+    def slots(self) -> int:
+        """Twice the CPUs of the cluster as it is now: more than run, since the queue is Ray's."""
+        if time.monotonic() - self.counted > COUNTED_EVERY:
+            self.cpus = int(self.ray.cluster_resources().get("CPU", 1))
+            self.counted = time.monotonic()
+        return max(2, 2 * self.cpus)
 
     def __enter__(self) -> Self:
         if self.owns_cluster:
@@ -176,22 +205,33 @@ class RayExecutor:
                 variables["OMP_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"]
             # an address in the environment (RAY_ADDRESS) names a cluster; without one, this machine is it
             self.ray.init(runtime_env={"env_vars": variables}, log_to_driver=False, logging_level="ERROR")
-        self.slots = max(2, 2 * int(self.ray.cluster_resources().get("CPU", 1)))  # more than run: the queue is Ray's
         return self
 
     def submit(self, cell: Cell) -> None:
+        self._submit(cell, deaths=0)
+
+    def _submit(self, cell: Cell, deaths: int) -> None:
+        # Ray itself cannot tell a machine that went from a cell that ends its process
         task = self.ray.remote(_run_remote).options(
-            num_cpus=cell.needs.get("cpus", 1), num_gpus=cell.needs.get("gpus", 0), max_retries=1
+            num_cpus=cell.needs.get("cpus", 1), num_gpus=cell.needs.get("gpus", 0), max_retries=0
         )
-        self.running[task.remote(cell.dump(), str(self.folder))] = cell.key
+        result = task.remote(cell.dump(), str(self.folder))
+        self.running[result] = RayTask(cell, deaths, self._list_machines())
 
     def wait(self) -> CellResult:
-        ready, _ = self.ray.wait(list(self.running), num_returns=1)
-        key = self.running.pop(ready[0])
-        try:
-            return CellResult(**json.loads(self.ray.get(ready[0])))
-        except Exception as error:  # a node that went, a worker that was killed: Ray has many classes for it
-            return CellResult(key, f"Ray lost it: {str(error).strip().splitlines()[-1]}")
+        while True:
+            ready, _ = self.ray.wait(list(self.running), num_returns=1)
+            task = self.running.pop(ready[0])
+            try:
+                return CellResult(**json.loads(self.ray.get(ready[0])))
+            except Exception as error:  # a node that went, a worker that was killed: Ray has many classes for it
+                is_lost = type(error).__name__ == "NodeDiedError" or not task.machines <= self._list_machines()
+                if not is_lost and task.deaths >= RETRIES:
+                    return CellResult(task.cell.key, f"Ray lost it: {str(error).strip().splitlines()[-1]}")
+                self._submit(task.cell, task.deaths + (not is_lost))
+
+    def _list_machines(self) -> frozenset[str]:
+        return frozenset(node["NodeID"] for node in self.ray.nodes() if node["Alive"])
 
     def __exit__(self, *_: Any) -> None:
         if self.owns_cluster:

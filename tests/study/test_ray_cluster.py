@@ -1,0 +1,74 @@
+"""Cells on a Ray cluster of several machines: those of a lost one go to another, and small ones share a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.study import executors
+from etude.study.cells import Cell
+from etude.study.execute import CellResult
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A head that runs nothing, and one machine beside it, both of them on this one."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'etude[ray]'")
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    cluster.add_node(num_cpus=1, num_gpus=1)
+    names = ["src", ".", *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    variables = {"PYTHONPATH": os.pathsep.join(str(Path(name).resolve()) for name in names), "OMP_NUM_THREADS": "1"}
+    ray.init(address=cluster.address, runtime_env={"env_vars": variables}, log_to_driver=False)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def _meet_others(cell: str, folder: str) -> str:
+    """A cell that ends when as many run as its arguments say: only if they all run at once."""
+    parsed = Cell.parse(cell)
+    place = Path(folder)
+    (place / f"begun-{parsed.key}-{time.time()}-{os.environ.get('CUDA_VISIBLE_DEVICES')}").touch()
+    deadline = time.monotonic() + 120
+    while len({path.name.split("-")[1] for path in place.glob(parsed.arguments["others"])}) < parsed.arguments["count"]:
+        if time.monotonic() > deadline:
+            return json.dumps(vars(CellResult(parsed.key, "nobody came")))
+        time.sleep(0.1)
+    time.sleep(parsed.arguments["seconds"])
+    return json.dumps(vars(CellResult(parsed.key)))
+
+
+def test_a_lost_cell_goes_elsewhere_and_small_cells_share_a_gpu(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors, "_run_remote", _meet_others)
+    second = cluster.add_node(num_cpus=1)
+    together = {"others": "begun-k*", "count": 4, "seconds": 0}
+    needs = {"cpus": 0.25, "gpus": 0.25}
+    small = [Cell(f"k{number}", "majority", "", together, {}, needs=needs) for number in range(4)]
+    with executors.RayExecutor(tmp_path) as executor:
+        assert executor.slots == 4
+        for cell in small:
+            executor.submit(cell)
+        assert [executor.wait().error for _ in small] == [None] * 4
+        assert sorted(path.name[-2:] for path in tmp_path.glob("begun-k*")) == ["-0"] * 4  # once each, on one GPU
+        for key in ("one", "two"):
+            whole = {"others": "begun-[ot]*", "count": 2, "seconds": 6}
+            executor.submit(Cell(key, "majority", "", whole, {}, needs={"cpus": 1}))
+        while len(list(tmp_path.glob("begun-[ot]*"))) < 2:  # until both run, one on each machine
+            time.sleep(0.1)
+        cluster.remove_node(second, allow_graceful=False)
+        results = [executor.wait(), executor.wait()]
+        assert sorted(result.key for result in results) == ["one", "two"] and not any(r.error for r in results)
+        assert len(list(tmp_path.glob("begun-[ot]*"))) == 3  # the lost one again, and no other
