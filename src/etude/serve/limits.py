@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 MAX_INPUTS = 1024  # of one request
 MAX_TEXTS = 64  # texts generated or translated by one request
+MAX_TEMPERATURE = 100.0  # all tokens are alike long before; at 1e300 scores are no numbers
 MAX_NEW_TOKENS = 1024  # generated after one text
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from etude.serve.limits import MAX_INPUTS, MAX_NEW_TOKENS, MAX_TEXTS
+from etude.serve.limits import MAX_INPUTS, MAX_NEW_TOKENS, MAX_TEMPERATURE, MAX_TEXTS
 from etude.settings import Strict
 
 Text = Annotated[str, Field(min_length=1)]
@@ -51,7 +51,9 @@ class FillRequest(TextRequest):
 class GenerateRequest(Request):
     input: str | Annotated[list[str], Field(min_length=1, max_length=MAX_TEXTS)] = Field(description=INPUT)
     tokens: int = Field(default=40, ge=1, le=MAX_NEW_TOKENS, description="new tokens at most")
-    temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False, description="0: always the likeliest token")
+    temperature: float = Field(
+        default=1.0, ge=0, le=MAX_TEMPERATURE, allow_inf_nan=False, description="0: always the likeliest token"
+    )
     top_k: int | None = Field(default=None, ge=1, description="sample from the k likeliest tokens")
     top_p: float | None = Field(default=None, gt=0, le=1, description="sample from the likeliest p of probability")
     seed: int = Field(default=0, ge=-(2**63), lt=2**63, description="same seed, same text")
@@ -68,7 +70,11 @@ class TranslateRequest(Request):
     best: int = Field(default=1, ge=1, le=16, description="translations of each text, best first; beams at most")
     penalty: float = Field(default=0.6, ge=0, le=10, allow_inf_nan=False, description="length penalty")
     temperature: float | None = Field(
-        default=None, ge=0, allow_inf_nan=False, description="this, top_k or top_p: draw tokens instead of a search"
+        default=None,
+        ge=0,
+        le=MAX_TEMPERATURE,
+        allow_inf_nan=False,
+        description="this, top_k or top_p: draw tokens instead of a search",
     )
     top_k: int | None = Field(default=None, ge=1, description="draw from the k likeliest tokens")
     top_p: float | None = Field(default=None, gt=0, le=1, description="draw from the likeliest p of probability")
