@@ -45,6 +45,6 @@ class Pace:
             self.measured_at = time.monotonic()
         return self.seconds
 
-    def slowdown(self, then: float | None) -> float:
-        """Return how many times longer work takes now than at the pace of `then`; never less than 1."""
-        return 1.0 if not then else min(MOST, max(1.0, self.now() / then))
+    def slowdown(self, then: float | None, most: float = MOST) -> float:
+        """Return how many times longer work takes now than at the pace of `then`; from 1 to `most`."""
+        return 1.0 if not then else min(most, max(1.0, self.now() / then))

@@ -44,6 +44,7 @@ from etude.transfer import probe
 ANSWERS = "answers.jsonl"
 FINISHING = 6.0  # seconds for calibration, export and report, and FINISHING_SHARE of the whole on a slow machine
 FINISHING_SHARE = 0.02
+MOST_SLOWER = 8.0  # than at first; the end has no margin of its own, as the fits have
 MOST_FINISHING = 0.25  # of the whole, however long loading took
 CHEAP_SHARE = 0.12  # of the time for the folds of one baseline or one linear head; more folds are not tried
 REPEATS_SHARE = 0.03  # of the time: where all repeats take more, one comes first, and ties get the others
@@ -125,7 +126,7 @@ class Race:
 
     def finishing_seconds(self) -> float:
         """Seconds of calibration, export and report: more where loading was slow or the machine became so."""
-        slower = self.pace.slowdown(self.first_pace)
+        slower = self.pace.slowdown(self.first_pace, MOST_SLOWER)
         finishing = max(FINISHING, min(max(slower * FINISHING, self.loading), MOST_FINISHING * self.clock.total))
         return finishing + FINISHING_SHARE * self.clock.total
 
