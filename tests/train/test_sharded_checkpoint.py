@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from etude.errors import UserError
 from etude.pretraining import pretrain as pretraining
 from etude.runs.run import Run
 from etude.train import checkpoint, sharded_checkpoint
+from etude.train.checkpoint_parts import join_parts
 from etude.train.parallel import Ranks
 from tests.train.forked_ranks import RankServer
 from tests.train.test_sharding import largest_difference, write_recipe
@@ -77,6 +79,20 @@ def test_a_bad_part_is_refused_by_name(stopped: Path, tmp_path: Path) -> None:
     (part.parent / "shard-00003-model-00001-of-00001.safetensors").write_bytes(content)
     with pytest.raises(UserError, match=r"shard-00003-.* is no part of this checkpoint"):
         checkpoint.load(folder, 2)
+
+
+def test_headers_that_promise_more_than_the_files_hold_are_refused(stopped: Path, tmp_path: Path) -> None:
+    """Before anything is allocated: the parts of a stranger may have hashes that fit."""
+    (target,) = (stopped / "checkpoints").iterdir()
+    part = sorted(target.glob("*.safetensors"))[1]
+    with safe_open(part, "pt") as file:
+        metadata = file.metadata()
+    [key] = [key for key, value in metadata.items() if "saved_offsets" in value]
+    offsets = json.loads(metadata[key])
+    offsets["weights/model.embedding.tokens.weight"]["saved_offsets"] = [10**13, 0]
+    save_file(load_file(part), tmp_path / part.name, {**metadata, key: json.dumps(offsets)})
+    with pytest.raises(UserError, match=r"is damaged: its tensors would have [\d,]+ bytes, and its files have"):
+        join_parts(tmp_path, None)
 
 
 def test_tensors_of_another_model_are_refused_by_name(stopped: Path) -> None:

@@ -314,6 +314,30 @@ class Stop(Exception):
     """Ends a preparation from within, as a crash would."""
 
 
+@pytest.mark.parametrize("name", ["state.json", "scan.json", "counts-train-*.npy"])
+def test_what_is_damaged_while_nobody_works_is_refused_by_name(tmp_path: Path, small_blocks: None, name: str) -> None:
+    (tmp_path / "a.txt").write_text("\n\n".join(some_text(100, seed=1)))
+    commits = []
+
+    def stop(progress: Progress) -> None:
+        commits.append(progress.phase)
+        if commits.count("encoding") >= 4:
+            raise Stop
+
+    options: dict[str, Any] = {"workers": 0, "shard_tokens": 4000, "commit_seconds": 0}
+    with pytest.raises(Stop):
+        prepare(tmp_path / "a.txt", tmp_path / "c", "word:25", progress=stop, **options)
+    [path] = (tmp_path / "c.partial").glob(name)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"{path.name} .*run the same command again"):
+        prepare(tmp_path / "a.txt", tmp_path / "c", "word:25", **options)
+    assert not (tmp_path / "c.partial").exists()
+    expected = prepare(tmp_path / "a.txt", tmp_path / "whole", "word:25", **options)
+    assert prepare(tmp_path / "a.txt", tmp_path / "c", "word:25", **options).total == expected.total
+
+
 @pytest.mark.parametrize("problem", [Stop, KeyboardInterrupt])
 def test_an_interrupted_preparation_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_blocks: None, problem: type[BaseException]

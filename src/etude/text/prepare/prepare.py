@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from etude.errors import UserError, suggest_name
-from etude.text.checked_files import write_atomically
+from etude.text.checked_files import load_array, write_atomically
 from etude.text.corpus.corpus import Corpus
 from etude.text.corpus.manifest import FORMAT, VERSION, Manifest, SampleEntry, TokenizerEntry
 from etude.text.corpus.shard import choose_id_dtype
@@ -36,7 +36,7 @@ from etude.text.prepare.remote_work import RemoteWorkFolder, refuse_existing_url
 from etude.text.prepare.scan import SAMPLE, SAMPLE_SIZES, SCAN, ScanResult, scan
 from etude.text.prepare.sources import SOURCE_SIDE, Source, SourceFile, SourceInput, find_sources
 from etude.text.prepare.tokenization import EncodingResult, encode_sources
-from etude.text.prepare.work_folder import CORPUS, WorkFolder, refuse_existing
+from etude.text.prepare.work_folder import CORPUS, START_AGAIN, WorkFolder, refuse_existing
 from etude.text.prepare.worker_pool import Pool, WorkerPool
 from etude.text.remote.urls import is_url, make_local
 from etude.text.tokenizer import training
@@ -342,7 +342,7 @@ class _Preparation:
         size = scan_result.sample_bytes
         self.progress(Progress("training", 0, size, size, scan_result.sample_documents, 0.0))
         texts = np.fromfile(work.path(SAMPLE), np.uint8)
-        sizes = np.load(work.path(SAMPLE_SIZES), allow_pickle=False)
+        sizes = load_array(work.path(SAMPLE_SIZES), START_AGAIN)
         workers = 0 if size < MIN_BYTES_FOR_WORKERS else 1  # a process of its own, so that its memory is freed
         with WorkerPool(workers, threads=True) as pool:
             head = {"task": "train", "spec": spec, "side": side}

@@ -7,7 +7,6 @@ not grow with the text: hashes lie in a file.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,11 +17,13 @@ import numpy as np
 
 from etude.chance import fold, random_bits
 from etude.errors import UserError
+from etude.text.checked_files import format_manifest, parse_manifest, write_atomically
 from etude.text.corpus.manifest import SourceFileEntry
 from etude.text.prepare import messages
 from etude.text.prepare.readers import Block, Position, ReadSettings, read_blocks
 from etude.text.prepare.record_filter import RecordFilter
 from etude.text.prepare.sources import Source
+from etude.text.prepare.work_folder import START_AGAIN
 from etude.text.prepare.worker import build_request
 from etude.text.prepare.worker_pool import Pool
 
@@ -49,11 +50,11 @@ class ScanResult:
     blocks: list[list[int]] = field(default_factory=list)  # of each source: documents of each block
 
     def save(self, work: Path) -> None:
-        (work / SCAN).write_text(json.dumps(asdict(self)))
+        write_atomically(work / SCAN, format_manifest(asdict(self)))
 
     @classmethod
     def load(cls, work: Path) -> ScanResult:
-        return cls(**json.loads((work / SCAN).read_text()))
+        return cls(**parse_manifest(work / SCAN, (work / SCAN).read_bytes(), START_AGAIN))
 
 
 class TokenizerSample:

@@ -6,7 +6,6 @@ last commit, and ends with the same bytes as one that was not interrupted.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from etude.errors import UserError
-from etude.text.checked_files import write_atomically
+from etude.text.checked_files import format_manifest, hash_file, load_array, parse_manifest, write_atomically
 from etude.text.corpus.manifest import SPLITS, SplitEntry
 from etude.text.corpus.shard import Shard
 from etude.text.corpus.split_writer import SplitWriter
@@ -26,7 +25,7 @@ from etude.text.prepare.messages import Arrays, Head, Message, bytes_to_array
 from etude.text.prepare.readers import Block, Position, ReadSettings, read_blocks
 from etude.text.prepare.scan import DUPLICATES, HASHES, ScanResult
 from etude.text.prepare.sources import Source
-from etude.text.prepare.work_folder import CORPUS, LINKING, STATE, WorkFolder
+from etude.text.prepare.work_folder import CORPUS, LINKING, START_AGAIN, STATE, WorkFolder
 from etude.text.prepare.worker import build_request
 from etude.text.prepare.worker_pool import Pool
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -188,8 +187,9 @@ class _EncodingState:
             "number": self.number, "text": text, "documents": documents, "sums": report_counts.as_dict(),
             "writers": {split: writer.commit() for split, writer in self.writers.items()},
             "streams": [[stream.done, asdict(stream.position), stream.disk] for stream in self.streams],
+            "counts": {split: hash_file(self._counts_path(split, self.number)) for split in self.writers},
         }  # fmt: skip
-        write_atomically(self.work.path(STATE), json.dumps(state))
+        write_atomically(self.work.path(STATE), format_manifest(state))
         for split in self.writers:
             self._counts_path(split, self.number - 1).unlink(missing_ok=True)
         if self.work.upload is not None:
@@ -203,10 +203,14 @@ class _EncodingState:
                 for left in writer.folder.iterdir():
                     left.unlink()
             return corpus_report.ReportCounts(), 0, 0
-        state = json.loads(path.read_text())
+        state = parse_manifest(path, path.read_bytes(), START_AGAIN)
         self.number = state["number"]
         for split, writer in self.writers.items():
-            writer.restore(state["writers"][split], np.load(self._counts_path(split, self.number), allow_pickle=False))
+            counts = self._counts_path(split, self.number)
+            array = load_array(counts, START_AGAIN)
+            if hash_file(counts) != state["counts"][split]:
+                raise UserError(f"{counts} was altered. {START_AGAIN}")
+            writer.restore(state["writers"][split], array)
         for stream, (done, position, disk) in zip(self.streams, state["streams"], strict=True):
             stream.done, stream.position, stream.disk = done, Position(**position), disk
         return corpus_report.ReportCounts(**state["sums"]), state["text"], state["documents"]

@@ -14,6 +14,7 @@ from etude.errors import UserError, WriteError, explain_os_error, explain_write_
 from etude.text.checked_files import write_atomically, write_manifest
 from etude.text.corpus.split_writer import Upload
 
+START_AGAIN = "What was prepared so far is removed: run the same command again."  # where it is damaged
 SETTINGS, STATE, LOCK, CORPUS, LINKING = "settings.json", "state.json", "lock", "corpus", "linking"
 
 
