@@ -242,7 +242,8 @@ def test_a_run_its_checkpoint_and_its_published_form_are_one_model(name: str, sp
     finished_run(tmp_path / "run", name, spec)
     saved_run(tmp_path / "saved", name, spec)
     shutil.copytree(tmp_path / "run", tmp_path / "published")
-    (tmp_path / "published" / "recipe.yaml").unlink()
+    for file in ("recipe.yaml", "checksums.json"):
+        (tmp_path / "published" / file).unlink()
     models = [etude.load(tmp_path / folder) for folder in ("run", "saved", "published")]
     ids = sequences(models[0].model.vocab)
     for other in models[1:]:
@@ -259,6 +260,7 @@ def test_a_run_its_checkpoint_and_its_published_form_are_one_model(name: str, sp
 def without(folder: Path, start: str) -> Path:
     """A published folder without the tensors whose names begin so, and without a recipe."""
     (folder / "recipe.yaml").unlink()
+    (folder / "checksums.json").unlink()
     file = folder / "model.safetensors"
     tensors = {name: item for name, item in load_file(file).items() if not name.startswith(start)}
     save_file(tensors, file, metadata={"format": "pt"})
@@ -295,6 +297,7 @@ def test_a_discriminator_alone_has_states_and_no_logits(tmp_path: Path) -> None:
     finished_run(tmp_path / "electra", "electra-toy", "wordpiece:200")
     shutil.rmtree(tmp_path / "electra" / "generator")
     (tmp_path / "electra" / "recipe.yaml").unlink()
+    (tmp_path / "electra" / "checksums.json").unlink()
     bare = etude.load(tmp_path / "electra")
     assert bare.encode(WORDS).shape[0] == 4
     with pytest.raises(UserError, match=r"objective\.generator"):

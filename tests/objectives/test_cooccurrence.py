@@ -185,7 +185,7 @@ def test_held_out_counts_are_on_the_scale_of_the_training_text(monkeypatch: pyte
     _, objective = system()
     train, valid = corpus_of(documents=6), corpus_of(documents=2)
     valid.split, valid._folder, valid.fingerprint = "valid", tmp_path, "held out"
-    monkeypatch.setattr(Corpus, "open", lambda folder: {tmp_path: train}[folder])
+    monkeypatch.setattr(Corpus, "open", lambda folder, *_: {str(tmp_path): train}[str(folder)])
     rows = objective.rows(valid, seed=0)
     np.testing.assert_allclose(rows[0].counts, 3 * np.asarray(rows.entries.counts[:50]))
 

@@ -125,7 +125,7 @@ def test_a_held_out_part_has_the_chance_of_the_training_text(monkeypatch: pytest
     _, objective = system(skipgram)
     train, valid = corpus_of(seed=0), small_corpus([[[6, 7, 39]]])
     valid.split, valid._folder = "valid", tmp_path
-    monkeypatch.setattr(Corpus, "open", lambda folder: {tmp_path: train}[folder])
+    monkeypatch.setattr(Corpus, "open", lambda folder, *_: {str(tmp_path): train}[str(folder)])
     rows = objective.rows(valid, seed=0)
     assert rows[0].tokens.tolist() == [6, 7, 39]
     found = objective.text
