@@ -75,7 +75,7 @@ def _handler(server: S3Server, target: tuple[str, int]) -> type[BaseHTTPRequestH
                 content = bytes(byte ^ 1 for byte in content)
             hop = ("transfer-encoding", "connection", "content-length", "date", "server")
             kept = [(name, value) for name, value in answer.getheaders() if name.lower() not in hop]
-            if trouble == "cut":  # the connection is lost in the middle of the answer
+            if trouble == "cut" and self.command != "HEAD":  # the connection is lost in the middle of the answer
                 self._answer(answer.status, kept, content, sent=len(content) // 2)
                 self.close_connection = True
                 return
