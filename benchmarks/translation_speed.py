@@ -221,8 +221,8 @@ def measure(
             side.decode(sources)
             continue
         seconds = choose_batch(side, sources, device)
-        told = ", ".join(f"{count} at once {value:.2f} s" for count, value in seconds.items())
-        results.log(f"{size.kind} decoding, {side.name}: {told}")
+        summary = ", ".join(f"{count} at once {value:.2f} s" for count, value in seconds.items())
+        results.log(f"{size.kind} decoding, {side.name}: {summary}")
     rounds = options.rounds if options.sentences > 32 else 1
     decoding = take_turns(size.kind, "decoding", "sentences a second", sides, rounds, decode, results)
     decoding["mean_length"] = {name: statistics.mean(map(len, texts)) for name, texts in written.items()}

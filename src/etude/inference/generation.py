@@ -147,7 +147,7 @@ class Reader:
         self.rows = [list(map(int, sequence)) for sequence in sequences]
         self.starts = np.zeros(len(self.rows), np.int64)
         self.row_slides = np.zeros(len(self.rows), np.int64)
-        self.kept = np.arange(len(self.rows))  # rows of the sequences that are kept, in their order
+        self.active = np.arange(len(self.rows))  # rows of the sequences that are kept, in their order
         self.cache = KVCache() if cached else None
         self.ids_without_token = loaded.ids_without_token
         self.recorder = self._build_recorder(CudaGraphs(self.device, frees_memory=False)) if self._records() else None
@@ -162,12 +162,12 @@ class Reader:
     @property
     def sequences(self) -> list[list[int]]:
         """The sequences that are kept."""
-        return [self.rows[row] for row in self.kept]
+        return [self.rows[row] for row in self.active]
 
     @property
     def slides(self) -> np.ndarray:
         """How often the older half of each context was left out."""
-        return self.row_slides[self.kept]
+        return self.row_slides[self.active]
 
     @torch.no_grad()
     def next_logits(self) -> Tensor:
@@ -184,7 +184,7 @@ class Reader:
         logits = self._replay(new)
         if logits is None:
             logits = self._read(new)
-        return logits if len(self.kept) == len(self.rows) else logits[torch.from_numpy(self.kept).to(logits.device)]
+        return logits if len(self.active) == len(self.rows) else logits[torch.from_numpy(self.active).to(logits.device)]
 
     def _read(self, new: list[list[int]]) -> Tensor:
         """Logits after the new tokens of each row; of any others where a row has none."""
@@ -200,16 +200,16 @@ class Reader:
 
     def _replay(self, new: list[list[int]]) -> Tensor | None:
         """The same by a recording, where every kept sequence has one new token."""
-        if self.recorder is None or any(len(new[row]) != 1 for row in self.kept):
+        if self.recorder is None or any(len(new[row]) != 1 for row in self.active):
             return None
         assert self.cache is not None
-        is_kept = np.zeros(len(new), np.int64)
-        is_kept[self.kept] = 1
+        is_active = np.zeros(len(new), np.int64)
+        is_active[self.active] = 1
         tokens = np.array([ids[0] if ids else 0 for ids in new])
         # an empty row writes where nobody reads
-        logits = self.recorder.run(tokens, np.where(is_kept, self.cache.lengths, 0))
+        logits = self.recorder.run(tokens, np.where(is_active, self.cache.lengths, 0))
         if logits is not None:
-            self.cache.lengths = self.cache.lengths + is_kept
+            self.cache.lengths = self.cache.lengths + is_active
         return logits
 
     def _compute_logits(self, states: States) -> Tensor:
@@ -218,37 +218,37 @@ class Reader:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append one token to each sequence."""
-        for row, token in zip(self.kept, tokens, strict=True):
+        for row, token in zip(self.active, tokens, strict=True):
             self.rows[row].append(token)
 
     def add(self, sequences: Sequence[Sequence[int]]) -> None:
         """Append sequences, which the next step reads whole; the others go on from their cached keys and values."""
-        self._drop_empty_rows(self.kept)
+        self._drop_empty_rows(self.active)
         self.rows += [list(map(int, sequence)) for sequence in sequences]
         new = np.zeros(len(sequences), np.int64)
         self.starts, self.row_slides = np.concatenate([self.starts, new]), np.concatenate([self.row_slides, new])
-        self.kept = np.arange(len(self.rows))
+        self.active = np.arange(len(self.rows))
         if self.cache is not None:
             self.cache.append(len(sequences))
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep only these sequences, in this order; a row may be repeated (beams)."""
-        kept = self.kept[np.array(rows, np.int64)]
-        is_subset = bool((np.diff(kept) > 0).all())
-        if self.recorder is not None and is_subset and 2 * len(kept) > len(self.rows):
-            self.kept = kept
+        active = self.active[np.array(rows, np.int64)]
+        is_subset = bool((np.diff(active) > 0).all())
+        if self.recorder is not None and is_subset and 2 * len(active) > len(self.rows):
+            self.active = active
         else:
-            self._drop_empty_rows(kept)
+            self._drop_empty_rows(active)
 
-    def _drop_empty_rows(self, kept: np.ndarray) -> None:
-        if len(kept) == len(self.rows) and bool((kept == np.arange(len(kept))).all()):
-            self.kept = kept
+    def _drop_empty_rows(self, active: np.ndarray) -> None:
+        if len(active) == len(self.rows) and bool((active == np.arange(len(active))).all()):
+            self.active = active
             return
-        self.rows = [list(self.rows[row]) for row in kept]
-        self.starts, self.row_slides = self.starts[kept], self.row_slides[kept]
-        if self.cache is not None and len(kept):
-            self.cache.select(kept)
-        self.kept = np.arange(len(kept))
+        self.rows = [list(self.rows[row]) for row in active]
+        self.starts, self.row_slides = self.starts[active], self.row_slides[active]
+        if self.cache is not None and len(active):
+            self.cache.select(active)
+        self.active = np.arange(len(active))
 
 
 # --- generation -------------------------------------------------------------------------------------

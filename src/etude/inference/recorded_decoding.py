@@ -7,7 +7,6 @@ is recorded. What a recording cannot do (prompts, a context that slides) is done
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch import Tensor
 from etude.models.base import Model
 from etude.nn.attention.kv_cache import KVCache
 from etude.nn.attention.static_step import StaticStep
-from etude.nn.cuda_graphs import Graph, Tensors
+from etude.nn.cuda_graphs import Graph, Tensors, try_record
 from etude.nn.states import States
 
 WARM_UP = 2  # steps as they are written, before one of the same buffers is recorded
@@ -65,13 +64,8 @@ class DecodingRecorder:
         return {"logits": self.logits(states)}
 
     def _record(self, graph: Graph) -> bool:
-        """Record a step; False, and a warning, where a library does what cannot be recorded."""
-        try:
-            graph.record(self._take_step)
-        except RuntimeError as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            warnings.warn(f"the steps of generation are not recorded as CUDA graphs: {reason}", stacklevel=2)
-            self.is_recordable, self.step, self.graph = False, None, None
-            return False
-        self.is_recorded = True
-        return True
+        """Record a step; False from then on where that is not possible."""
+        self.is_recorded = self.is_recordable = try_record(graph, self._take_step, "the steps of generation")
+        if not self.is_recordable:
+            self.step, self.graph = None, None
+        return self.is_recorded

@@ -8,6 +8,7 @@ a decoder (tasks/translate/recorded_search.py).
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Callable
 from typing import ClassVar, Protocol
 
@@ -112,3 +113,14 @@ class CudaGraph:
     def replay(self) -> Tensors:
         self.graph.replay()
         return self.results
+
+
+def try_record(graph: Graph, function: Callable[[], Tensors], subject: str) -> bool:
+    """Record a function; False, and a warning about `subject`, where a library does what cannot be recorded."""
+    try:
+        graph.record(function)
+    except RuntimeError as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        warnings.warn(f"{subject} are not recorded as CUDA graphs: {reason}", stacklevel=2)
+        return False
+    return True

@@ -74,13 +74,13 @@ def _handler(server: S3Server, target: tuple[str, int]) -> type[BaseHTTPRequestH
             if trouble == "garbled":
                 content = bytes(byte ^ 1 for byte in content)
             hop = ("transfer-encoding", "connection", "content-length", "date", "server")
-            kept = [(name, value) for name, value in answer.getheaders() if name.lower() not in hop]
+            headers = [(name, value) for name, value in answer.getheaders() if name.lower() not in hop]
             if trouble == "cut" and self.command != "HEAD":  # the connection is lost in the middle of the answer
-                self._answer(answer.status, kept, content, sent=len(content) // 2)
+                self._answer(answer.status, headers, content, sent=len(content) // 2)
                 self.close_connection = True
                 return
             length = answer.getheader("Content-Length") if self.command == "HEAD" else None
-            self._answer(answer.status, kept, content, length=length)
+            self._answer(answer.status, headers, content, length=length)
 
         def _answer(
             self, status: int, headers: list[tuple[str, str]], content: bytes, sent: int | None = None,

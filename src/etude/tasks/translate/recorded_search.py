@@ -8,14 +8,13 @@ sources have ended, it asks every few steps; a source that has ended stays as it
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from etude.models.seq2seq import Decoding
-from etude.nn.cuda_graphs import Graph, Tensors
+from etude.nn.cuda_graphs import Graph, Tensors, try_record
 from etude.tasks.translate.search import Beams, Hypothesis, search_targets
 
 ROOM = 16  # tokens of the first stage
@@ -46,7 +45,7 @@ def search_recorded(
         sources, graph = len(beams.numbers), new_graph()
         graph.warm_up(take_step)
         length += 1
-        is_recorded = is_recordable and length < room and _record(graph, take_step)
+        is_recorded = is_recordable and length < room and try_record(graph, take_step, "the steps of this search")
         is_recordable = is_recordable and (is_recorded or length >= room)
         while length < room:
             if length % LOOK_EVERY == 0 and 2 * int(beams.is_done.sum()) >= sources:
@@ -56,17 +55,6 @@ def search_recorded(
             else:
                 take_step()
             length += 1
-
-
-def _record(graph: Graph, take_step: Callable[[], Tensors]) -> bool:
-    """Record a step; False, and a warning, where a library does what cannot be recorded."""
-    try:
-        graph.record(take_step)
-    except RuntimeError as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        warnings.warn(f"the steps of this search are not recorded as CUDA graphs: {reason}", stacklevel=2)
-        return False
-    return True
 
 
 def _drop_done(decoding: Decoding, beams: Beams) -> Iterator[tuple[int, list[Hypothesis]]]:
