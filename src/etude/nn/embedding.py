@@ -28,8 +28,9 @@ def sinusoidal_positions(positions: Tensor, width: int) -> Tensor:
 
     Wavelengths run from 2 pi to 10000 * 2 pi.
     """
-    pair = torch.arange(0, width, 2, dtype=torch.float64)
-    frequency = (10_000.0 ** -(pair / width)).to(positions.device, torch.float32)
+    # made on the device, because a recorded step (nn/cuda_graphs.py) cannot copy from the host
+    pair = torch.arange(0, width, 2, dtype=torch.float64, device=positions.device)
+    frequency = (10_000.0 ** -(pair / width)).to(torch.float32)
     angle = positions.to(torch.float32)[:, None] * frequency  # (N, ceil(width/2))
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :width]
 

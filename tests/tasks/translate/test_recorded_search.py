@@ -100,6 +100,7 @@ def test_a_recurrent_decoder_goes_step_by_step() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("error:.*are not recorded as CUDA graphs")
 @pytest.mark.parametrize("convention", ["wu", "generate"])
 def test_a_gpu_writes_what_a_cpu_does(convention: str) -> None:
     texts = [np.array([*source, 5]) for source in SOURCES * 20]
