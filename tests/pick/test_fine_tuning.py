@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.pick import fine_tuning, selection
+from etude.pick import fine_tuning, pace, selection
 from etude.pick.contenders import LENGTHS, TUNED_MARGIN, ProbeContender, TunedContender, _task_overrides
 from etude.pick.data import PickData
 from etude.pick.encoders import Encoder
 from etude.pick.fine_tuning import choose_length, measure_ratio, run_longer, run_tuned
 from etude.pick.labels import read_labels
+from etude.pick.pace import FRESH
 from etude.pick.race import Entry, Race
 from etude.pick.stages import is_ahead, use_time_left
 from etude.runs.task_plan import task_module
@@ -220,3 +221,32 @@ def test_a_start_that_is_clearly_ahead_is_fine_tuned_before_word_vectors(data: P
     assert is_ahead(race, [clear])
     race.run_folds(race.enter(Scripted("ngrams", 0.9)))
     assert not is_ahead(race, [clear])
+
+
+def test_one_that_was_refused_under_load_is_tried_when_the_load_is_gone(
+    data: PickData, tmp_path: Path, scripted: Callable[..., None], monkeypatch: pytest.MonkeyPatch, fake_time: FakeTime
+) -> None:
+    """What it needs was foreseen on a busy machine, and the rest of the minutes was left unused."""
+    scripted(0.95)
+
+    def refuse(folder: Path) -> Race:
+        monkeypatch.setattr(pace, "measure", lambda: 0.03)
+        race = build_race(data, folder, 150)
+        probed = probe(race, 0.7)
+        race.journal.decide("features key", lambda: 120 * FEATURES)
+        run_tuned(race, probed)
+        assert race.refused == [probed] and len(race.untried) == 1
+        fake_time.seconds += FRESH + 1
+        return race
+
+    race = refuse(tmp_path / "busy")
+    use_time_left(race)
+    assert race.refused and race.untried and race.ranking() == ["mini frozen"], "it is as slow as before"
+    race = refuse(tmp_path / "quiet")
+    monkeypatch.setattr(pace, "measure", lambda: 0.01)
+    use_time_left(race)
+    assert not race.refused and not race.untried and race.ranking()[0].startswith("mini fine-tuned")
+    assert race.clock.left >= race.reserve()
+    resumed = refuse(tmp_path / "quiet")
+    use_time_left(resumed)
+    assert resumed.ranking() == race.ranking(), "on a busy machine again: what was decided stays"

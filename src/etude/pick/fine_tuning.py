@@ -10,6 +10,7 @@ took.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TypedDict
 
 from etude.pick.contenders import LENGTHS, ProbeContender, TunedContender
@@ -40,8 +41,36 @@ def run_tuned(race: Race, probed: Entry) -> None:
         needed = f"{decision['needed']:.0f}"
         race.skip(TunedContender(encoder, race.device).label,
                   {"en": f"not tried: needs about {needed} s", "ko": f"시도하지 않음: 약 {needed}초 필요"})  # fmt: skip
+        race.refused.append(probed)
         return
     _run(race, encoder, seconds, decision["length"], count_first_folds(race))
+
+
+def retry_refused(race: Race) -> bool:
+    """Fine-tune an encoder that there was no time for, where the machine became faster. Returns whether one was.
+
+    What it needs was foreseen while other work slowed the machine; the best of those that were refused comes first.
+    """
+    order = race.ranking()
+    race.retries += 1
+    for probed in sorted(race.refused, key=lambda entry: order.index(entry.contender.name)):
+        encoder = probed.encoder
+        assert encoder is not None
+        seconds = float(race.journal.values["decisions"][f"features {encoder.key}"])
+        faster = min(1.0, race.pace.change(probed.trials.pace))
+        lengths = [length for length in LENGTHS if length <= USUAL]
+        decision = race.journal.decide(
+            f"length {encoder.name} again {race.retries}",
+            partial(choose_length, race, encoder, faster * seconds, lengths),
+        )
+        if decision["length"] is not None:
+            race.refused.remove(probed)
+            label = TunedContender(encoder, race.device).label
+            race.untried[:] = [skipped for skipped in race.untried if skipped["label"] != label]
+            race.on_progress(f"{label['en']}: there is time for it after all")
+            _run(race, encoder, faster * seconds, decision["length"], count_first_folds(race))
+            return True
+    return False
 
 
 def run_longer(race: Race) -> bool:

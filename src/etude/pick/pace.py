@@ -47,4 +47,8 @@ class Pace:
 
     def slowdown(self, then: float | None, most: float = MOST) -> float:
         """Return how many times longer work takes now than at the pace of `then`; from 1 to `most`."""
-        return 1.0 if not then else min(most, max(1.0, self.now() / then))
+        return max(1.0, self.change(then, most))
+
+    def change(self, then: float | None, most: float = MOST) -> float:
+        """Return how many times longer, or less than 1 where the machine became faster, down to 1 / `most`."""
+        return 1.0 if not then else min(most, max(1 / most, self.now() / then))

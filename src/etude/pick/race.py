@@ -97,6 +97,8 @@ class Race:
     untried: list[dict[str, Label]] = field(default_factory=list)  # label and reason of those that were not worth it
     pace: Pace = field(default_factory=Pace)
     tie_rounds: int = 0  # that were planned so far (pick/ties.py)
+    refused: list[Entry] = field(default_factory=list)  # frozen encoders that there was no time to fine-tune
+    retries: int = 0  # times that those were asked for again (pick/fine_tuning.py)
     fitted_ahead: dict[str, range] = field(default_factory=dict)  # the folds of a contender that were begun together
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from contextlib import closing, nullcontext
 from etude.baselines import registry as baselines
 from etude.pick import candidates as candidate_list
 from etude.pick.encoders import Candidate, Encoder
-from etude.pick.fine_tuning import run_longer, run_tuned
+from etude.pick.fine_tuning import retry_refused, run_longer, run_tuned
 from etude.pick.race import BASELINE_LABELS, Entry, Race
 from etude.pick.rounds import SharedRounds, pretrain_in_turn, run_rounds, text_share
 from etude.pick.text import PickText
@@ -71,8 +71,9 @@ def run_race(
 
 def use_time_left(race: Race) -> None:
     """Settle ties and try longer fine-tunings while there is time, and say how it ended."""
+    retry_refused(race)
     settle_ties(race)
-    while run_longer(race):
+    while retry_refused(race) or run_longer(race):
         settle_ties(race)
     race.notes.append(race.journal.decide("ending", lambda: describe_ending(race)))
     race.on_progress(race.notes[-1])
