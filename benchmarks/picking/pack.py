@@ -25,10 +25,8 @@ def find_minilm(data: Path) -> Path:
     return Path(spec.submodule_search_locations[0]) / "model"
 
 
-def pack(tasks: Iterable[Task], data: Path, out: Path, minilm: Path) -> int:
-    """Copy data and weights; the weights in float16, which halves them. Returns the bytes written."""
-    from safetensors.torch import load_file, save_file
-
+def pack(tasks: Iterable[Task], data: Path, out: Path, minilm: Path | None) -> int:
+    """Copy data and weights, in float16, which halves them; no weights if None. Returns the bytes of all files."""
     for name in list_files(tasks):
         target = out / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -39,12 +37,19 @@ def pack(tasks: Iterable[Task], data: Path, out: Path, minilm: Path) -> int:
                 head = source.read(WIKI_BYTES + SLACK)
             with lzma.open(target, "wb", preset=9) as file:
                 file.write(head[: head.rindex(b"\n\n") + 1])  # whole documents
-    (out / "minilm").mkdir(parents=True, exist_ok=True)
+    if minilm is not None:
+        _pack_weights(minilm, out / "minilm")
+    return sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+
+
+def _pack_weights(minilm: Path, out: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    out.mkdir(parents=True, exist_ok=True)
     for name in MODEL_FILES:
-        shutil.copyfile(minilm / name, out / "minilm" / name)
+        shutil.copyfile(minilm / name, out / name)
     weights = {
         name: value.half() if value.is_floating_point() else value
         for name, value in load_file(minilm / "model.safetensors").items()
     }
-    save_file(weights, out / "minilm" / "model.safetensors", metadata={"format": "pt"})
-    return sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    save_file(weights, out / "model.safetensors", metadata={"format": "pt"})

@@ -64,7 +64,7 @@ class Bench:
 
     data: Path
     work: Path
-    minilm: Path
+    minilm: Path | None  # of modes with a start
     store: ResultStore
     commit: str
     groups: Sequence[Sequence[int]]
@@ -91,8 +91,14 @@ def run_jobs(bench: Bench, jobs: Sequence[Job], end: float | None) -> int:
         waiting.put(job)
     unstarted: list[Job] = []
     errors: list[BaseException] = []
-    for split in {job.split.task.name: job.split for job in jobs}.values():
-        _write_shared(bench, split)
+    lock, written = threading.Lock(), set()
+
+    def prepare(split: Split) -> None:
+        """Before the first pick of a task: the others go on meanwhile."""
+        with lock:
+            if split.task.name not in written:
+                _write_shared(bench, split)
+                written.add(split.task.name)
 
     def work(cores: Sequence[int]) -> None:
         try:
@@ -104,6 +110,7 @@ def run_jobs(bench: Bench, jobs: Sequence[Job], end: float | None) -> int:
                 if end is not None and time.monotonic() + 60 * (LATE * job.minutes + SCORING_MINUTES) > end:
                     unstarted.append(job)
                     continue
+                prepare(job.split)
                 result = run_job(bench, job, cores)
                 bench.store.add(result)
                 bench.say(_describe(result))
