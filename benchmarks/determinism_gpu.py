@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from train_speed import random_corpus
+from training_speed.workloads import random_corpus
 
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe

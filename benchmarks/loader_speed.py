@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from train_speed import random_corpus
+from training_speed.workloads import random_corpus
 
 from etude.nn.packed import Layout
 from etude.recipes.learner import build_learner

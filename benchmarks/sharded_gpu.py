@@ -31,7 +31,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from train_speed import random_corpus
+from training_speed.workloads import random_corpus
 
 from etude.pretraining.cluster_check import check_cluster
 from etude.recipes.learner import build_learner

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from attention_gpu import errors, layout_of, layouts, table
 from torch import Tensor
-from train_speed import random_corpus, timed
+from training_speed.workloads import random_corpus, timed
 
 from etude.models.two_tower import Settings, TwoTower
 from etude.nn.attention.dispatch import choose_path

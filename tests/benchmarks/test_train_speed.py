@@ -12,16 +12,18 @@ pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import train_speed
+from training_speed import peers
+from training_speed.workloads import Work
 
 
 def test_an_experts_loss_is_that_of_the_class() -> None:
-    work = train_speed.Work("tiny", "bert-mini", "bert", 64, 12, 3, small=True)
+    work = Work("tiny", "bert-mini", "bert", 64, 12, 3, small=True)
     torch.manual_seed(0)
-    model = train_speed.peer_model(work, 0.0, train_speed.use_no_mask()).train()
-    batch = train_speed.peer_batch(work, work.batch)
+    model = peers.peer_model(work, 0.0, peers.use_no_mask()).train()
+    batch = peers.peer_batch(work, work.batch)
     places = (batch["labels"].flatten() >= 0).nonzero()[:, 0]
     assert len(places)
-    loss = train_speed.expert_loss(work, model)(batch["input_ids"], batch["labels"], places)
+    loss = peers.expert_loss(work, model)(batch["input_ids"], batch["labels"], places)
     model.set_attn_implementation("sdpa")
     assert torch.allclose(loss, model(**batch).loss, atol=1e-5)
 
