@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from etude.nn import losses
 from etude.nn.initialization import draw_key, fill_normal, init_weights, residual_scale
@@ -59,6 +61,31 @@ def test_no_chunk_ever_holds_all_logits(monkeypatch: pytest.MonkeyPatch) -> None
     states, weight, bias, targets = example()
     linear_cross_entropy(states, weight, bias, targets, 6).backward()
     assert rows == [6, 6, 6, 5], "and each chunk once: the backward pass computes no logits anew"
+
+
+def test_a_compiled_loss_runs_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced by a compiler, writes in place were lost on a GPU: gradients of about zero."""
+    states, weight, bias, targets = example()
+    traced: list[bool] = []
+    plain_chunk = losses._chunk_loss_and_grad
+
+    def record(*arguments: Any) -> tuple[Tensor, Tensor | None]:
+        traced.append(torch.compiler.is_compiling() or isinstance(arguments[0], FakeTensor))
+        return plain_chunk(*arguments)
+
+    monkeypatch.setattr(losses, "_chunk_loss_and_grad", record)
+
+    def double_loss(states: Tensor) -> Tensor:
+        return 2 * linear_cross_entropy(states * 1.5, weight, bias, targets, 7)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(double_loss, backend="aot_eager", dynamic=False)(states)
+    assert traced == [False] * 4  # four chunks, each computed once
+    inputs = (states, weight, bias)
+    for actual, expected in zip(
+        torch.autograd.grad(compiled, inputs), torch.autograd.grad(double_loss(states), inputs), strict=True
+    ):
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_unused_slots_add_nothing() -> None:

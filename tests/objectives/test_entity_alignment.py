@@ -234,38 +234,67 @@ def test_wrong_inputs_have_one_message() -> None:
         entity_alignment.Settings(replace_share=0.6, drop_share=0.6)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_compiled_step_on_a_gpu_is_that_of_a_cpu() -> None:
-    """Half precision, our kernels (widths that they take), static shapes; gradients within what bf16 rounds away."""
-    sizes = {
-        "width": 128,
-        "heads": 2,
-        "feedforward": 512,
-        "entity_width": 100,
-        "entity_heads": 4,
-        "init_deviation": 0.05,
-    }
+# --- half precision and compiling -----------------------------------------------------------------------------------
+
+WIDE: dict[str, Any] = {
+    "width": 128,
+    "heads": 2,
+    "feedforward": 512,
+    "entity_width": 100,
+    "entity_heads": 4,
+    "init_deviation": 0.05,
+}  # widths that our kernels take
+
+
+def compute_gradients(
+    device: str, half: bool, compiled: str = "", backend: str = "inductor", wide: bool = False
+) -> dict[str, torch.Tensor]:
+    """Gradients of all terms by every parameter; `compiled` is "model", as in training, or "loss", all of it."""
     vectors = np.random.default_rng(0).normal(size=(ENTITIES, 100)).astype(np.float32)
+    model = make_model(**WIDE, vectors=vectors) if wide else make_model()
+    objective = make_objective(model)
+    batch = make_batch(objective).to(device)
+    learner = torch.nn.ModuleDict({"model": model, "objective": objective}).to(device)
 
-    def compute_gradients(device: str) -> dict[str, torch.Tensor]:
-        model = make_model(**sizes, vectors=vectors)
-        objective = make_objective(model)
-        batch = make_batch(objective).to(device)
-        learner = torch.nn.ModuleDict({"model": model, "objective": objective}).to(device)
+    def loss() -> torch.Tensor:
+        with torch.autocast(device, torch.bfloat16, enabled=half):
+            terms = objective.loss(model, batch)
+        return torch.stack([term.sum.float() / term.count for term in terms.values()]).sum()
 
-        def loss() -> torch.Tensor:
-            with torch.autocast("cuda", torch.bfloat16, enabled=device == "cuda"):
-                terms = objective.loss(model, batch)
-            return torch.stack([term.sum.float() / term.count for term in terms.values()]).sum()
+    if compiled:
+        torch._dynamo.reset()
+    if compiled == "model":
+        model.compile(dynamic=False, backend=backend)
+    compute = torch.compile(loss, dynamic=False, backend=backend) if compiled == "loss" else loss
+    compute().backward()
+    return {name: p.grad.float().cpu() for name, p in learner.named_parameters() if p.grad is not None}
 
-        if device == "cuda":
-            model.compile(dynamic=False)  # what training compiles: losses are taken as they are written
-        loss().backward()
-        return {name: p.grad.float().cpu() for name, p in learner.named_parameters() if p.grad is not None}
 
-    ours, expected = compute_gradients("cuda"), compute_gradients("cpu")
+def check_gradients(ours: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    """Directions and lengths agree within what bf16 rounds away: gradients of zero do not."""
     assert ours.keys() == expected.keys()
     for name, gradient in expected.items():
         cosine = torch.nn.functional.cosine_similarity(ours[name].flatten(), gradient.flatten(), dim=0)
         assert cosine > 0.98, f"{name}: {cosine:.4f}"
+        ratio = float(ours[name].norm() / gradient.norm())
+        assert 0.9 < ratio < 1.1, f"{name}: {ratio:.3f} of the norm"
+
+
+def test_half_precision_gives_the_gradients_of_float32() -> None:
+    check_gradients(compute_gradients("cpu", True), compute_gradients("cpu", False))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiled", ["model", "loss"])
+def test_a_compiled_step_in_half_precision_has_gradients(compiled: str) -> None:
+    """Everything but the kernels of the compiler: its traces and its derivative of them."""
+    ours = compute_gradients("cpu", True, compiled, backend="aot_eager")
+    check_gradients(ours, compute_gradients("cpu", False))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("compiled", ["model", "loss"])
+def test_a_compiled_step_on_a_gpu_is_that_of_a_cpu(compiled: str) -> None:
+    """Half precision, our kernels, static shapes."""
+    check_gradients(compute_gradients("cuda", True, compiled, wide=True), compute_gradients("cpu", False, wide=True))

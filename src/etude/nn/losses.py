@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from etude.nn.fusion import is_fusion_disabled
@@ -60,7 +61,9 @@ def linear_cross_entropy(
     (M, D), (V, D), (V,), (M,) -> (). Under autocast the products run in its precision, the softmax in float32.
     """
     chunk = chunk or choose_chunk_size(weight.shape[0], states.device.type, states.shape[0])
-    return _LinearCrossEntropy.apply(states, weight, bias, targets, chunk, matmul_dtype(states))
+    compute = _apply_outside_graph if torch.compiler.is_compiling() else _apply
+    total: Tensor = compute(states, weight, bias, targets, chunk, matmul_dtype(states))
+    return total
 
 
 def linear_losses_and_argmax(
@@ -175,6 +178,18 @@ class _LinearCrossEntropy(torch.autograd.Function):
             for gradient, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)
         ]
         return (*scaled, None, None, None)
+
+
+def _apply(
+    states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, chunk: int, dtype: torch.dtype
+) -> Tensor:
+    total: Tensor = _LinearCrossEntropy.apply(states, weight, bias, targets, chunk, dtype)
+    return total
+
+
+# Logits become their gradient in place, by a kernel on a GPU, and views of a result are written. A compiler that traced
+# this gave gradients of about zero on an H200 (bf16, torch 2.11): a loss that is compiled leaves its graph here.
+_apply_outside_graph = _disable_dynamo(_apply)
 
 
 def _write_matmul(out: Tensor, left: Tensor, right: Tensor) -> None:
