@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from etude.errors import UserError
 from etude.pretraining.cluster_check import ClusterCheck, check_cluster
@@ -31,11 +32,47 @@ def test_the_plan_of_fsdp_agrees_with_64_fake_ranks(prepared) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("micro_batches", [1, 4])
 @pytest.mark.parametrize("policy", ["none", "attention", "all"])
-def test_every_policy_agrees(prepared, policy: str) -> None:
-    result = plan(prepared("wordpiece:600"), {"train.recompute": policy})
+def test_every_policy_agrees(prepared, policy: str, micro_batches: int) -> None:
+    batch_tokens = 64 * 256 * micro_batches
+    result = plan(prepared("wordpiece:600"), {"train.recompute": policy, "train.batch_tokens": batch_tokens})
     assert result.best.recompute == policy or policy == "none"
+    assert result.best.micro_batches == micro_batches
     assert result.fake is not None and result.fake.agrees, result.fake
+
+
+def test_gradients_of_earlier_micro_batches_are_held(prepared) -> None:
+    corpus = prepared("wordpiece:600")
+    first = plan(corpus, {"train.batch_tokens": 64 * 256}).fake
+    later = plan(corpus, {"train.batch_tokens": 2 * 64 * 256}).fake
+    assert first is not None and later is not None
+    assert first.agrees and later.agrees, (first, later)
+    assert later.peak > first.peak and later.planned_peak > first.planned_peak
+    assert later.traffic == first.traffic
+
+
+def test_the_tracker_counts_storages_once_while_they_live() -> None:
+    from etude.pretraining.fake_ranks import StepTracker
+
+    weight = torch.zeros(1000)  # 4,000 bytes
+    with StepTracker([weight]) as tracker:
+        product = weight * 2
+        view = product.view(10, 100)
+        assert tracker.current == tracker.peak == 8_000
+        del product
+        assert tracker.current == 8_000  # the view holds it
+        view.untyped_storage().resize_(0)  # as FSDP frees what it gathered
+        assert tracker.current == 4_000
+        view.untyped_storage().resize_(12_000)
+        del view
+        larger, total = weight.max(dim=0)  # two results: 4 and 8 bytes
+        assert (tracker.current, tracker.peak) == (4_012, 16_000)
+        del larger, total
+    assert (tracker.current, tracker.peak) == (4_000, 16_000)
+    storage = torch.zeros(10).untyped_storage()
+    storage.resize_(0)
+    assert tracker.current == 4_000  # it is over
 
 
 def test_meshes_and_machines() -> None:

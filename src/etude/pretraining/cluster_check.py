@@ -178,15 +178,15 @@ def _check_by_fake_step(
     parts: Parts,
     plan: ClusterPlan,
 ) -> FakeCheck:
-    """Run one row as rank 0 of the planned mesh, and plan just that."""
+    """Run one row as rank 0 of the planned mesh, after others of its step where it has several, and plan just that."""
     from etude.pretraining.fake_ranks import take_fake_step
 
     started = time.perf_counter()
     settings = settings.model_copy(update={"recompute": plan.recompute, "precision": "float32"})
     needs = _estimate(settings, model, objective, batch.size, "cpu")
     layer_activations = (model.activation_bytes(batch.size, 4, "cpu") or 0) // max(1, model.layers)
-    planned = plan_memory(needs, parts, plan.mesh, 4, layer_activations)
-    step = take_fake_step(model, objective, batch, settings, plan.mesh)
+    planned = plan_memory(needs, parts, plan.mesh, 4, layer_activations, plan.micro_batches)
+    step = take_fake_step(model, objective, batch, settings, plan.mesh, is_accumulated=plan.micro_batches > 1)
     return FakeCheck(
         planned.total, step.peak, plan_traffic(parts, plan.mesh, 4, 1), step.traffic, time.perf_counter() - started
     )

@@ -17,7 +17,7 @@ of both, and the sums between copies follow.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from etude.errors import UserError, suggest_name
 from etude.models.base import Model
@@ -102,6 +102,7 @@ class ClusterPlan:
 
     mesh: Mesh
     recompute: RecomputePolicy
+    micro_batches: int  # of a step
     memory: Memory
     traffic: Traffic
     tokens_per_second: float
@@ -116,23 +117,37 @@ def count_parts(model: Model, objective: Objective, layers: Sequence[Sequence[in
     return Parts(sizes, total - sum(sizes))
 
 
-def plan_memory(needs: Estimate, parts: Parts, mesh: Mesh, element_size: int, layer_activations: int) -> Memory:
+def plan_memory(
+    needs: Estimate, parts: Parts, mesh: Mesh, element_size: int, layer_activations: int, micro_batches: int
+) -> Memory:
     """Return the peak of one GPU; `needs` is that of a process that holds everything.
+
+    In the backward pass shares of gradients come as activations go. So with one micro-batch the peak is either where
+    it begins, or where it ends; with several, all shares of gradients are there from the first micro-batch on.
 
     Gradients of a layer, `layer_activations` being all it keeps, take the place of what they were computed from.
     """
     largest = max(parts.layers, default=0)
     layers = max(2 * element_size * largest, (3 * element_size + 4) * largest - layer_activations)
-    return Memory(
+    # in the backward pass of a layer, about half of its activations have a gradient at a time: those of the inner
+    # states of a feed-forward branch, before and after the activation
+    activations, half = needs.activations or 0, layer_activations // 2
+    first = Memory(
         weights=needs.parameters // mesh.shards,
-        gradients=needs.gradients // mesh.shards,
+        gradients=(needs.gradients if micro_batches > 1 else 4 * largest) // mesh.shards,
         optimizer=needs.optimizer // mesh.shards,
         gathered=2 * 4 * parts.root + layers,
-        # in the backward pass of a layer, about half of its activations have a gradient at a time: those of the inner
-        # states of a feed-forward branch, before and after the activation
-        activations=(needs.activations or 0) + layer_activations // 2,
+        activations=activations + half,
         output=max(0, needs.output - layers),  # logits are gone when the backward pass gathers its first layer
     )
+    last = replace(
+        first,
+        gradients=needs.gradients // mesh.shards,
+        gathered=2 * 4 * parts.root + max(layers, 4 * parts.root),  # the root's gradients are reduced at the end
+        activations=min(activations, layer_activations) + half,
+        output=0,
+    )
+    return max(first, last, key=lambda memory: memory.total)
 
 
 def plan_traffic(parts: Parts, mesh: Mesh, element_size: int, micro_batches: int) -> Traffic:
@@ -161,7 +176,7 @@ def plan_mesh(
     """Return the plan of one mesh over machines of `gpus`."""
     ranks = mesh.copies * mesh.shards
     micro_batches = max(1, round(batch_tokens / ranks / micro_tokens))
-    memory = plan_memory(needs, parts, mesh, element_size, layer_activations)
+    memory = plan_memory(needs, parts, mesh, element_size, layer_activations, micro_batches)
     traffic = plan_traffic(parts, mesh, element_size, micro_batches)
     again = {"none": 0.0, "attention": 0.12, "all": 1.0}[recompute] / 3  # a forward pass is a third of a step
     products = batch_tokens / ranks * flops_per_token * (1 + again) / (PRODUCTS * machine.peak)
@@ -170,7 +185,7 @@ def plan_mesh(
     network = (traffic.gathered + traffic.reduced) * share / (NETWORK * bandwidth)
     copies = 2 * (mesh.copies - 1) / mesh.copies * traffic.copies / (NETWORK * machine.between)
     return ClusterPlan(
-        mesh, recompute, memory, traffic,
+        mesh, recompute, micro_batches, memory, traffic,
         tokens_per_second=batch_tokens / (max(products, network) + copies),
         is_fitting=memory.total <= USABLE_SHARE * machine.memory,
         bound="products" if products >= network else "network",
