@@ -14,6 +14,7 @@ import etude
 from etude.errors import UserError
 from etude.serve.app import Service
 from etude.serve.limits import Limits
+from etude.serve.problems import encode_json
 from etude.serve.server import Server
 from etude.view.attention import compute_attention
 from tests.serve.toy_runs import TEXT, ToyRuns, ask, post, serving
@@ -206,3 +207,10 @@ def test_a_fault_of_ours_is_said_and_logged(
         answer = ask(server, "POST", "/encode", {"input": "a"})
     assert answer.status == 500 and "see its log" in answer.text and "ZeroDivision" not in answer.text
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_json_has_no_numbers_that_are_none() -> None:
+    assert encode_json({"text": "서울 NaN", "cosine": 1e-7}) == '{"text":"서울 NaN","cosine":1e-07}'.encode()
+    assert json.loads(encode_json([0.1, None, True, "é"])) == [0.1, None, True, "é"]
+    with pytest.raises(ValueError, match="JSON"):
+        encode_json({"vector": [1.0, float("nan")]})

@@ -20,6 +20,8 @@ from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from etude.inference.generation import Continuation
 from etude.serve.endpoints import Endpoint
 from etude.serve.generation import GenerateJob, Piece, TextGenerator
@@ -39,7 +41,7 @@ class Job:
     endpoint: Endpoint[Any]
     request: Request
     key: Hashable  # requests of one key are answered together
-    deliver: Callable[[bytes | Exception], None]
+    future: asyncio.Future[bytes]  # of the event loop
     arrival: float = field(default_factory=time.monotonic)
     cancelled: bool = False
 
@@ -97,7 +99,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes] = loop.create_future()
         group = (served.name, kind, None if endpoint.group is None else endpoint.group(request))
-        job = Job(served, endpoint, request, group, lambda result: _post(loop, _resolve, future, result))
+        job = Job(served, endpoint, request, group, future)
         self.pending += 1
         try:
             with self._ready:
@@ -153,6 +155,7 @@ class Engine:
 
     # --- the threads --------------------------------------------------------------------------------
 
+    @torch.inference_mode()
     def _run(self, generates: bool) -> None:
         """Answer batches until the end; one of the threads also writes the texts."""
         while True:
@@ -226,7 +229,7 @@ class Engine:
                 self._check_tokens(job.served, job.request)
                 admitted.append(job)
             except Exception as fault:
-                job.deliver(fault)
+                _deliver([(job, fault)])
         if not admitted:
             return
         try:
@@ -235,13 +238,12 @@ class Engine:
             bodies = [_encode(job, result) for job, result in zip(admitted, results, strict=True)]
         except Exception as fault:
             if len(admitted) == 1:
-                admitted[0].deliver(fault)
+                _deliver([(admitted[0], fault)])
             else:  # one of them is wrong: the others do not pay for it
                 for job in admitted:
                     self._answer([job])
             return
-        for job, body in zip(admitted, bodies, strict=True):
-            job.deliver(body)
+        _deliver(list(zip(admitted, bodies, strict=True)))
 
     def _add_texts(self, served: ServedModel, job: GenerateJob) -> None:
         try:
@@ -260,8 +262,7 @@ class Engine:
             raise Problem(413, f"The input has {count:,} tokens, and {limit} are taken at most: split it.")
 
     def _refuse_jobs(self) -> None:
-        for job in self._jobs:
-            job.deliver(shutting_down())
+        _deliver([(job, shutting_down()) for job in self._jobs])
         self._jobs.clear()
 
     def _refuse_texts(self) -> None:
@@ -284,10 +285,17 @@ def _post(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *value
         log.debug("an answer came after the end of the server")
 
 
-def _resolve(future: asyncio.Future[bytes], result: bytes | Exception) -> None:
-    if future.done():
-        return
-    if isinstance(result, Exception):
-        future.set_exception(result)
-    else:
-        future.set_result(result)
+def _deliver(results: Sequence[tuple[Job, bytes | Exception]]) -> None:
+    """Hand results to the event loop in one call: it is woken once a batch."""
+    if results:
+        _post(results[0][0].future.get_loop(), _resolve, results)
+
+
+def _resolve(results: Sequence[tuple[Job, bytes | Exception]]) -> None:
+    for job, result in results:
+        if job.future.done():
+            continue
+        if isinstance(result, Exception):
+            job.future.set_exception(result)
+        else:
+            job.future.set_result(result)

@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic_core import to_json
 from starlette.responses import Response
 
 from etude.errors import UserError, suggest_name
@@ -46,7 +47,10 @@ def phrase(status: int) -> str:
 
 
 def encode_json(value: object) -> bytes:
-    """JSON as bytes; letters of all languages as they are."""
+    """JSON as bytes; letters of all languages as they are. Raises ValueError for numbers that JSON has not."""
+    body = to_json(value)  # compiled: vectors are long
+    if b"NaN" not in body and b"Infinity" not in body:
+        return body
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 

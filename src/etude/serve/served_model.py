@@ -21,6 +21,7 @@ from etude.inference.translation import require_translator
 from etude.models.base import require
 from etude.models.layer_features import LayerFeatures
 from etude.models.static import Static
+from etude.nn.reordered_linear import reorder_weights
 from etude.runs import task_plan as plan
 from etude.runs.run import Run
 from etude.serve.endpoints import (
@@ -74,6 +75,7 @@ class ServedModel:
         tuned = TaskModel.open(folder, model.device) if (Path(folder) / plan.FILE).is_file() else None
         if tuned is not None:
             _stop_caching(tuned)
+        _reorder(model, tuned)
         candidates = _try_endpoints(model, tuned)
         if not candidates:
             raise UserError(f"{folder} has no endpoint that could be served.")
@@ -126,6 +128,12 @@ def _stop_caching(tuned: TaskModel) -> None:
     """Keep no states of frozen layers: that pays in training, where texts come again; a server would only grow."""
     with suppress(UserError):  # a model without frozen layers
         require(tuned.model, LayerFeatures, "This model was trained as a whole.").free_bytes = -1
+
+
+def _reorder(model: LoadedModel, tuned: TaskModel | None) -> None:
+    """Put the weights of linear layers on an Arm CPU in the order of its products: small batches wait for that."""
+    for module in (model.model, model.objective, *((tuned.model, tuned.task) if tuned is not None else ())):
+        reorder_weights(module)
 
 
 def _is_stateless(model: LoadedModel, tuned: TaskModel | None) -> bool:
