@@ -137,6 +137,7 @@ class Etude(Side):
                          device=device)  # fmt: skip
         self.batches = self.loop.loader.steps(0, 10**6)
         self.tokenizer, self.device = corpus.tokenizer, device
+        self.loaded: LoadedModel | None = None
         self.recorded, self.steps_since = 0, 0  # shapes of steps, and steps since the last one
 
     def step(self) -> int:
@@ -154,10 +155,13 @@ class Etude(Side):
         return recorder is None or recorder.has_obstacle() or self.steps_since >= 60
 
     def decode(self, sources: list[np.ndarray]) -> list[list[int]]:
-        loaded = LoadedModel(self.model.eval(), self.objective.eval(), self.tokenizer, str(self.device))
+        self.model.eval()
+        self.objective.eval()
+        if self.loaded is None:  # keeps what it recorded, as a server does
+            self.loaded = LoadedModel(self.model, self.objective, self.tokenizer, str(self.device))
         half = torch.autocast("cuda", dtype=torch.bfloat16) if self.device.type == "cuda" else nullcontext()
         with half:
-            return [list(best[0].ids) for best in translate_tokens(loaded, sources, SEARCH)]
+            return [list(best[0].ids) for best in translate_tokens(self.loaded, sources, SEARCH)]
 
     def weights(self) -> dict[str, Tensor]:
         """Under our names."""

@@ -21,6 +21,7 @@ from etude.models.base import Model
 from etude.models.framing import Framing
 from etude.nn.packed import Packed, pack
 from etude.objectives.base import UsableObjective
+from etude.tasks.translate.recorded_search import SearchRecorder
 from etude.text.tokenizer.open_vocabulary import OpenVocabularyTokenizer
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -54,6 +55,7 @@ class InferenceModel:
         self.model: Model = model.eval().to(device)
         self.objective = objective.eval().to(device)
         self.tokenizer, self.device, self.untrained = model.attach_tokenizer(tokenizer), device, untrained
+        self.search_recorder: SearchRecorder | None = None  # of translations on a GPU, kept between calls
 
     # --- ids in, arrays out -------------------------------------------------------------------------
 

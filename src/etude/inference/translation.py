@@ -27,7 +27,7 @@ from etude.inference.translation_sampling import TargetSampling, sample_sources
 from etude.models.base import require
 from etude.models.seq2seq import Seq2Seq
 from etude.objectives.translate import Translate
-from etude.tasks.translate.decoding import search_sources
+from etude.tasks.translate.decoding import make_recorder, search_sources
 from etude.tasks.translate.search import Hypothesis, Search
 
 __all__ = [
@@ -80,7 +80,10 @@ def translate_tokens(
     device = torch.device(loaded.device)
     if isinstance(search, TargetSampling):
         return sample_sources(model, objective, sources, search, device, loaded.ids_without_token)
-    return search_sources(model, objective, sources, search or Search(), device, loaded.ids_without_token)
+    banned = loaded.ids_without_token
+    if loaded.search_recorder is None or not loaded.search_recorder.fits(model):
+        loaded.search_recorder = make_recorder(model, objective, device, banned)
+    return search_sources(model, objective, sources, search or Search(), device, banned, loaded.search_recorder)
 
 
 def is_translator(loaded: InferenceModel) -> bool:

@@ -192,7 +192,7 @@ class EncoderDecoder(Seq2Seq):
         )
 
     def start_decoding(self, source: Packed, beams: int = 1, weights: bool = False) -> Decoding:
-        return TransformerDecoding(self, source, beams, weights)
+        return TransformerDecoding(self, EncodedSource(self.encode(source).last, source.layout, beams), weights)
 
     def attention_weights(self, packed: Packed) -> list[list[Tensor]]:
         weights = self.encode(packed, weights=True).weights
@@ -259,9 +259,7 @@ class EncoderDecoder(Seq2Seq):
 
 
 class CachedDecoder(Protocol):
-    """What decodes from cached keys and values: an encoder, and a decoder that takes a cache."""
-
-    def encode(self, packed: Packed) -> States: ...
+    """A decoder that takes cached keys and values."""
 
     def decode(
         self, packed: Packed, source: EncodedSource, *, weights: bool = False, cache: KVCache | None = None
@@ -271,9 +269,11 @@ class CachedDecoder(Protocol):
 class TransformerDecoding(Decoding):
     """Cached keys and values of the target, and of the source."""
 
-    def __init__(self, model: CachedDecoder, source: Packed, beams: int, weights: bool) -> None:
-        self.model, self.cache, self.weights = model, LockstepCache(), weights
-        self.source = EncodedSource(model.encode(source).last, source.layout, beams)
+    def __init__(
+        self, model: CachedDecoder, source: EncodedSource, weights: bool, cache: LockstepCache | None = None
+    ) -> None:
+        self.model, self.source, self.weights = model, source, weights
+        self.cache = LockstepCache() if cache is None else cache
         self.layout: Layout | None = None  # of one token a hypothesis
         self._attention: Tensor | None = None
 
@@ -289,15 +289,20 @@ class TransformerDecoding(Decoding):
         return states.last
 
     def select(self, rows: Tensor, sources: Tensor | None = None) -> None:
-        self.cache.reorder(rows, in_place=self.cache.place is not None and sources is None)
+        self.cache.reorder(rows)
         if sources is not None:
             self.source.select(sources)
 
-    def make_static(self, length: int, room: int) -> bool:
+    def new_static(self, sources: int, source_length: int, room: int) -> TransformerDecoding | None:
         if self.weights:  # are lists of the host
-            return False
-        self.cache.make_static(length, room)
-        return True
+            return None
+        source, cache = self.source, self.cache.new_static(sources * self.source.beams, room)
+        return TransformerDecoding(self.model, source.new_static(sources, source_length), False, cache)
+
+    def load(self, decoding: Decoding, rows: Tensor, sources: Tensor, length: int) -> None:
+        assert isinstance(decoding, TransformerDecoding)
+        self.cache.load(decoding.cache, rows, length)
+        self.source.load(decoding.source, sources)
 
     @property
     def attention(self) -> Tensor | None:

@@ -136,7 +136,7 @@ class JoinedSeq2Seq(Seq2Seq):
         return states
 
     def start_decoding(self, source: Packed, beams: int = 1, weights: bool = False) -> Decoding:
-        return TransformerDecoding(self, source, beams, weights)
+        return TransformerDecoding(self, EncodedSource(self.encode(source).last, source.layout, beams), weights)
 
     def flops(self, lengths: np.ndarray) -> int:
         return self.encoder.flops(lengths)

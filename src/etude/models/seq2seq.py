@@ -31,12 +31,20 @@ class Decoding(ABC):
         `sources` are the sources that stay, in this order, each with `beams` hypotheses of its own; all, if None.
         """
 
-    def make_static(self, length: int, room: int) -> bool:
-        """Keep states of up to `room` tokens, `length` of which were read, where steps can be recorded on a GPU.
+    def new_static(self, sources: int, source_length: int, room: int) -> Decoding | None:
+        """An empty decoding of so many sources of up to `source_length` tokens, with room for those of their targets.
 
-        From then on `step` and `select` without sources change these states in place. False where that is not possible.
+        All its states stay where they are, so its steps can be recorded on a GPU; `load` gives it something to do. None
+        where a decoding cannot be so. Called after the first step.
         """
-        return False
+        return None
+
+    def load(self, decoding: Decoding, rows: Tensor, sources: Tensor, length: int) -> None:
+        """Take these hypotheses, (S,), of these sources, (G,), from another decoding, after `length` steps of it.
+
+        This one comes from `new_static`. What it has beyond them computes something that nobody reads.
+        """
+        raise NotImplementedError(f"{type(self).__name__} is never static")
 
     @property
     @abstractmethod

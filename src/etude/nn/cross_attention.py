@@ -40,6 +40,30 @@ class EncodedSource:
         self._mask = None if self._mask is None else self._mask.index_select(0, sources)
         self._numbers = sources if self._numbers is None else self._numbers.index_select(0, sources)
 
+    def new_static(self, sources: int, length: int) -> EncodedSource:
+        """Room for the keys and values of so many sources of up to `length` tokens, of the shape of these otherwise."""
+        static = EncodedSource(self.states.new_empty(0, self.states.shape[1]), self.layout, self.beams)
+        static._keys_values = {
+            layer: (
+                key.new_zeros(sources, key.shape[1], length, key.shape[3]),
+                value.new_zeros(sources, value.shape[1], length, value.shape[3]),
+            )
+            for layer, (key, value) in self._keys_values.items()
+        }
+        assert self._mask is not None  # every step makes it
+        static._mask = self._mask.new_zeros(sources, 1, 1, length)
+        return static
+
+    def load(self, other: EncodedSource, sources: Tensor) -> None:
+        """Take these sources, (G,), of others, in place; nothing behind their tokens is seen."""
+        assert self._mask is not None and other._mask is not None
+        length = other._mask.shape[-1]
+        for layer, (key, value) in self._keys_values.items():
+            for mine, theirs in zip((key, value), other._keys_values[layer], strict=True):
+                mine[: len(sources), :, :length] = theirs.index_select(0, sources)
+        self._mask.fill_(torch.finfo(self._mask.dtype).min)
+        self._mask[: len(sources), ..., :length] = other._mask.index_select(0, sources)
+
     def _pad(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """(M, ...) -> (G, longest, ...) of the sources that are left, and where tokens are, (G, longest)."""
         dense, visible = pad_sources(values, self.layout)

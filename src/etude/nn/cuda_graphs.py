@@ -44,9 +44,19 @@ class CudaGraphs:
         self.device, self.frees_memory = device, frees_memory
         self.stream = torch.cuda.Stream(device)
         self.pool = torch.cuda.graph_pool_handle()
+        self._keeper: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> Graph:
         return CudaGraph(self)
+
+    def keep_pool(self) -> None:
+        """Record a graph that is never replayed: a pool whose last recording was freed cannot take another one."""
+        if self._keeper is None:
+            keeper = torch.cuda.CUDAGraph()
+            keeper.capture_begin(self.pool, capture_error_mode="thread_local")
+            torch.zeros(1, device=self.device)
+            keeper.capture_end()
+            self._keeper = keeper
 
     def free_memory(self) -> None:
         """Give cached memory back, once."""
@@ -85,6 +95,7 @@ class CudaGraph:
         gc.disable()
         try:
             with torch.cuda.stream(self.stream):
+                self.graphs.keep_pool()
                 # thread_local: another thread may allocate meanwhile; it does not launch anything on this stream
                 self.graph.capture_begin(self.graphs.pool, capture_error_mode="thread_local")
                 try:

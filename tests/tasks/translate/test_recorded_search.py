@@ -26,16 +26,23 @@ SOURCES = [DRAW.integers(6, VOCAB, length).tolist() for length in (3, 9, 1, 5, 1
 
 @torch.no_grad()
 def run(
-    model: Seq2Seq, objective: Translate, search: Search, recorder: Recorder | None, extra: int = 20
+    model: Seq2Seq,
+    objective: Translate,
+    search: Search,
+    recorder: Recorder | recorded_search.SearchRecorder | None,
+    extra: int = 20,
+    sources: list[list[int]] = SOURCES,
 ) -> dict[int, list[Hypothesis]]:
-    packed = pack([[*source, objective.end] for source in SOURCES])
+    packed = pack([[*source, objective.end] for source in sources])
     decoding = model.start_decoding(packed, search.beams)
     lengths = torch.from_numpy(packed.layout.lengths.astype(np.int64))
     beams = Beams(search, objective.start_token, objective.end, lengths, (lengths + extra).clamp(max=CONTEXT))
     score = make_scorer(model, objective, torch.device("cpu"), None)
     if recorder is None:
         return dict(search_targets(decoding, score, beams))
-    return dict(recorded_search.search_recorded(decoding, score, beams, recorder))
+    if isinstance(recorder, Recorder):
+        recorder = recorded_search.SearchRecorder(model, score, recorder)
+    return recorder.search(decoding, beams)
 
 
 @pytest.mark.parametrize("convention", ["wu", "generate"])
@@ -70,7 +77,8 @@ def test_sources_of_one_token_and_targets_of_one() -> None:
         beams = Beams(search, objective.start_token, objective.end, lengths, torch.tensor([1]))
         score = make_scorer(model, objective, torch.device("cpu"), None)
         decoding = model.start_decoding(packed, search.beams)
-        [(number, hypotheses)] = recorded_search.search_recorded(decoding, score, beams, recorder)
+        searcher = recorded_search.SearchRecorder(model, score, recorder)
+        [(number, hypotheses)] = searcher.search(decoding, beams).items()
     assert number == 0 and len(hypotheses) == 1 and len(hypotheses[0].ids) <= 1 and not recorder.graphs
 
 
@@ -82,6 +90,47 @@ def test_a_search_that_cannot_be_recorded_says_so_once_and_goes_on(monkeypatch: 
         results = run(model, objective, Search(), recorder)
     assert len(warnings) == 1 and recorder.replays == 0
     assert [results[number][0].ids for number in expected] == [expected[number][0].ids for number in expected]
+
+
+def make_searcher(seed: int = 0) -> tuple[Seq2Seq, Translate, recorded_search.SearchRecorder, Recorder]:
+    model, objective = require_translator(make(seed, context=CONTEXT, vocab=VOCAB))
+    recorder, score = Recorder(), make_scorer(model, objective, torch.device("cpu"), None)
+    return model, objective, recorded_search.SearchRecorder(model, score, recorder), recorder
+
+
+def ids_of(results: dict[int, list[Hypothesis]]) -> dict[int, list[tuple[int, ...]]]:
+    return {number: [each.ids for each in hypotheses] for number, hypotheses in results.items()}
+
+
+def test_later_sources_find_what_earlier_ones_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the earlier ones is seen, whether the later are fewer, more, shorter or longer."""
+    monkeypatch.setattr(recorded_search, "ROOM", 16)
+    model, objective, searcher, recorder = make_searcher()
+    search = Search(beams=3, best=2)
+    for sources in (SOURCES, SOURCES[3:], [source[:3] for source in SOURCES], SOURCES[::-1]):
+        results = run(model, objective, search, searcher, sources=sources)
+        assert ids_of(results) == ids_of(run(model, objective, search, None, sources=sources))
+    count = len(recorder.graphs)
+    run(model, objective, search, searcher, sources=SOURCES[1:])
+    assert len(recorder.graphs) == count == len(searcher.stages) and recorder.replays > 3 * count
+
+
+def test_only_the_stages_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded_search, "STAGES", 2)
+    monkeypatch.setattr(recorded_search, "ROOM", 4)
+    model, objective, searcher, _ = make_searcher()
+    for search in (Search(beams=2), Search(beams=3)):
+        results = run(model, objective, search, searcher)
+        assert ids_of(results) == ids_of(run(model, objective, search, None))
+        assert len(searcher.stages) == 2 and {shape.search for shape in searcher.stages} == {search}
+
+
+def test_weights_that_moved_are_told() -> None:
+    model, _, searcher, _ = make_searcher()
+    assert searcher.fits(model)
+    weight = next(model.parameters())
+    weight.data = weight.data.clone()
+    assert not searcher.fits(model)
 
 
 def test_a_recurrent_decoder_goes_step_by_step() -> None:
@@ -111,6 +160,9 @@ def test_a_gpu_writes_what_a_cpu_does(convention: str) -> None:
         loaded.model.to(device)
         loaded.objective.to(device)
         loaded.device = device
-        written[device] = [[each.ids for each in best] for best in translate_tokens(loaded, texts, search)]
+        written[device] = [
+            [[each.ids for each in best] for best in translate_tokens(loaded, part, search)]
+            for part in (texts, texts[30:], texts[:70])  # the later ones by recordings of the first
+        ]
     assert written["cpu"] == written["cuda"]
     assert isinstance(loaded.model, encoder_decoder.EncoderDecoder)

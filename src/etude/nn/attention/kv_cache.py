@@ -103,13 +103,13 @@ class KVCache:
 class LockstepCache(KVCache):
     """A cache of sequences of one length, each with one new token a step: nothing to mask, nothing to place.
 
-    A step can be recorded (nn/cuda_graphs.py) after `make_static`: then the buffers stay where they are, the place of
-    the next token lies on the device, and queries see the whole room under a mask.
+    A step of a static one can be recorded (nn/cuda_graphs.py): its buffers stay where they are, the place of the next
+    token lies on the device, and queries see the whole room under a mask.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.length = 0  # tokens kept of every sequence; not counted while the cache is static
+        self.length = 0  # tokens kept of every sequence; not counted where the cache is static
         self.place: Tensor | None = None  # (1,) the same on the device, where the cache is static
         self._mask: Tensor | None = None  # (1, 1, 1, room) of the present step, added to scores
 
@@ -117,13 +117,23 @@ class LockstepCache(KVCache):
     def longest(self) -> int:
         return self.length if self.place is None else self.keys[0].shape[1] - 1
 
-    def make_static(self, length: int, room: int) -> None:
-        """Give every sequence, of which `length` tokens are kept, room for so many; from now on in one place."""
-        for buffers in (self.keys, self.values):
-            for layer, buffer in enumerate(buffers):
-                buffers[layer] = buffer.new_zeros(len(buffer), room, *buffer.shape[2:])
-                buffers[layer][:, :length] = buffer[:, :length]
-        self.place = torch.full((1,), length, device=self.keys[0].device)
+    def new_static(self, sequences: int, room: int) -> LockstepCache:
+        """An empty cache with static room for tokens of so many sequences, of the shape of this one otherwise."""
+        cache = LockstepCache()
+        cache.keys, cache.values = (
+            [buffer.new_zeros(sequences, room, *buffer.shape[2:]) for buffer in buffers]
+            for buffers in (self.keys, self.values)
+        )
+        cache.place = torch.zeros(1, dtype=torch.int64, device=self.keys[0].device)
+        return cache
+
+    def load(self, cache: LockstepCache, rows: Tensor, length: int) -> None:
+        """Take the first `length` tokens of these sequences, (S,), of another cache; this one is static."""
+        assert self.place is not None
+        for mine, theirs in ((self.keys, cache.keys), (self.values, cache.values)):
+            for buffer, other in zip(mine, theirs, strict=True):
+                buffer[: len(rows), :length] = other[:, :length].index_select(0, rows)
+        self.place.fill_(length)
 
     def start_step(self, layout: Layout, path: str | None = None) -> None:
         if not layout.equal or layout.longest != 1:
@@ -167,17 +177,16 @@ class LockstepCache(KVCache):
         else:
             self.place.add_(1)
 
-    def reorder(self, rows: Tensor, in_place: bool = False) -> None:
-        """Keep only these sequences, (S,), in this order; one may be named twice. `in_place`: they are as many."""
-        used = self.length if self.place is None else self.keys[0].shape[1]
+    def reorder(self, rows: Tensor) -> None:
+        """Keep only these sequences, (S,), in this order; one may be named twice. A static cache keeps its number."""
         for buffers in (self.keys, self.values):
             for layer, buffer in enumerate(buffers):
-                if in_place:
+                if self.place is not None:
                     buffer.copy_(buffer.index_select(0, rows))
                     continue
                 selection = buffer.new_empty(len(rows), *buffer.shape[1:])
                 # what lies beyond the tokens is never read
-                torch.index_select(buffer[:, :used], 0, rows, out=selection[:, :used])
+                torch.index_select(buffer[:, : self.length], 0, rows, out=selection[:, : self.length])
                 buffers[layer] = selection
 
 

@@ -13,7 +13,7 @@ from etude.nn.cuda_graphs import CudaGraphs
 from etude.nn.packed import pack
 from etude.nn.precision import upcast
 from etude.objectives.translate import Translate
-from etude.tasks.translate.recorded_search import search_recorded
+from etude.tasks.translate.recorded_search import SearchRecorder
 from etude.tasks.translate.search import Beams, Hypothesis, Search, search_targets
 
 EXTRA = 50  # tokens of a target beyond those of its source, at most
@@ -28,16 +28,20 @@ def search_sources(
     search: Search,
     device: torch.device,
     without_token: Tensor | None = None,
+    recorder: SearchRecorder | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the `search.best` targets of each source, given as ids in their frame, best first.
 
-    `without_token` (V,) marks ids that no token has, and that are never written.
+    `without_token` (V,) marks ids that no token has, and that are never written. `recorder`: that of an earlier call
+    with this model on a GPU (`make_recorder`), whose recordings are used again.
     """
     start = objective.start_token
     assert start is not None  # every translation has one
     per_batch = max(1, HYPOTHESES[device.type] // search.beams)
     # of like lengths together: all hypotheses of a batch are read up to the longest source
     order = sorted(range(len(sources)), key=lambda number: len(sources[number]))
+    if recorder is None:
+        recorder = make_recorder(model, objective, device, without_token)
     log_probs = make_scorer(model, objective, device, without_token)
     results: list[list[Hypothesis]] = [[] for _ in sources]
     for first in range(0, len(order), per_batch):
@@ -47,13 +51,23 @@ def search_sources(
         lengths = torch.from_numpy(packed.layout.lengths.astype(np.int64))
         limits = (lengths + EXTRA).clamp(max=model.max_length)
         beams = Beams(search, start, objective.end, lengths.to(device), limits.to(device))
-        if device.type == "cuda":
-            targets = search_recorded(decoding, log_probs, beams, CudaGraphs(device, frees_memory=False))
+        if recorder is not None:
+            targets = recorder.search(decoding, beams)
         else:
-            targets = search_targets(decoding, log_probs, beams)
-        for place, best in targets:
+            targets = dict(search_targets(decoding, log_probs, beams))
+        for place, best in targets.items():
             results[numbers[place]] = best
     return results
+
+
+def make_recorder(
+    model: Seq2Seq, objective: Translate, device: torch.device, without_token: Tensor | None = None
+) -> SearchRecorder | None:
+    """What records the steps of searches with a model; None on a device that records nothing."""
+    if device.type != "cuda":
+        return None
+    log_probs = make_scorer(model, objective, device, without_token)
+    return SearchRecorder(model, log_probs, CudaGraphs(device, frees_memory=False))
 
 
 def make_scorer(

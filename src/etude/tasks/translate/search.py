@@ -99,15 +99,16 @@ class _Targets:
         )
 
     def copy_(self, targets: _Targets) -> None:
-        """Take the values of others, in place."""
+        """Take the values of others, in place; they may be fewer, with less room."""
+        sources, _, room = targets.ids.shape
+        self.ids[:sources, :, :room] = targets.ids
         for mine, theirs in (
             (self.scores, targets.scores),
             (self.log_probs, targets.log_probs),
-            (self.ids, targets.ids),
             (self.lengths, targets.lengths),
             (self.ended, targets.ended),
         ):
-            mine.copy_(theirs)
+            mine[:sources] = theirs
 
     def merge(self, added: _Targets) -> _Targets:
         """The best of both, as many as here, best first."""
@@ -145,14 +146,14 @@ class Beams:
     """The hypotheses of G sources in progress, K of each.
 
     `extend` changes these tensors in place and never waits for a GPU, so that it can be recorded with the step of the
-    decoder. A source whose search has ended stays as it is until `drop_done` takes it out.
+    decoder. A source whose search has ended stays as it is until `keep` or `load` leaves it out.
     """
 
     def __init__(self, search: Search, start: int, end: int, lengths: Tensor, limits: Tensor) -> None:
         device, sources, room = limits.device, len(limits), int(limits.max())
-        self.search, self.end = search, end
+        self.search, self.start, self.end = search, start, end
         self.lengths, self.limits = lengths, limits  # (G,) of sources; of targets at most
-        self.numbers = torch.arange(sources)  # (G,) of the sources that are left, on the host
+        self.numbers = torch.arange(sources)  # of the sources in the first rows, on the host; others are none
         self.length = torch.zeros(1, dtype=torch.int64, device=device)  # tokens of every hypothesis
         self.totals = torch.full((sources, search.beams), -torch.inf, device=device)  # (G, K) log-probabilities
         self.totals[:, 0] = 0.0
@@ -231,10 +232,12 @@ class Beams:
         bound = alive / self.divisors[self.limits]
         return (scores[:, search.best - 1] >= bound) | (alive == -torch.inf)
 
-    def drop_done(self) -> tuple[dict[int, list[Hypothesis]], Tensor]:
-        """Take out what has ended: the best targets of each such source, and which sources stay, (G,)."""
-        search = self.search
-        leaving, staying = self.is_done.nonzero()[:, 0], (~self.is_done).nonzero()[:, 0]
+    def take_done(self) -> tuple[dict[int, list[Hypothesis]], Tensor]:
+        """The best targets of each source whose search has ended, and which sources stay, (G,)."""
+        search, is_done = self.search, self.is_done[: len(self.numbers)]
+        leaving, staying = is_done.nonzero()[:, 0], (~is_done).nonzero()[:, 0]
+        if not len(leaving):
+            return {}, staying
         # where nothing is finished, what the greatest length cut
         lengths = torch.minimum(self.length, self.limits)[leaving, None].expand(-1, search.beams)
         scores = search.score(
@@ -245,13 +248,35 @@ class Beams:
         best = zip(self.finished.select(leaving).results(search.best), cut.results(search.best), strict=True)
         for number, (ended, unfinished) in zip(self.numbers[leaving.cpu()].tolist(), best, strict=True):
             results[number] = ended or sorted(unfinished, key=lambda target: target.score, reverse=True)
-        self.numbers = self.numbers[staying.cpu()]
-        self.tokens = self.tokens.view(-1, search.beams)[staying].view(-1)
-        self.totals, self.ids, self.limits = self.totals[staying], self.ids[staying], self.limits[staying]
-        self.lengths, self.is_done = self.lengths[staying], self.is_done[staying]
-        self.attended = None if self.attended is None else self.attended[staying]
-        self.finished = self.finished.select(staying)
         return results, staying
+
+    def keep(self, sources: Tensor) -> None:
+        """Keep only these sources, (G,)."""
+        self.numbers = self.numbers[sources.cpu()]
+        self.tokens = self.tokens.view(-1, self.search.beams)[sources].view(-1)
+        self.totals, self.ids, self.limits = self.totals[sources], self.ids[sources], self.limits[sources]
+        self.lengths, self.is_done = self.lengths[sources], self.is_done[sources]
+        self.attended = None if self.attended is None else self.attended[sources]
+        self.finished = self.finished.select(sources)
+
+    def new_static(self, sources: int, room: int) -> Beams:
+        """Room for so many sources and targets of so many tokens, in tensors that stay where they are; see `load`."""
+        limits = torch.full((sources,), room, device=self.limits.device)
+        return Beams(self.search, self.start, self.end, torch.zeros_like(limits), limits)
+
+    def load(self, beams: Beams, sources: Tensor) -> None:
+        """Take these sources, (G,), of others, in place; what there is room for beyond them counts as done."""
+        count, room = len(sources), beams.ids.shape[2]
+        self.numbers = beams.numbers[sources.cpu()]
+        self.length.copy_(beams.length)
+        self.tokens[: count * self.search.beams] = beams.tokens.view(-1, self.search.beams)[sources].view(-1)
+        self.totals.fill_(-torch.inf)
+        self.totals[:count] = beams.totals[sources]
+        self.ids[:count, :, :room] = beams.ids[sources]
+        self.lengths[:count], self.limits[:count] = beams.lengths[sources], beams.limits[sources]
+        self.is_done.fill_(True)
+        self.is_done[:count] = beams.is_done[sources]
+        self.finished.copy_(beams.finished.select(sources))
 
 
 def search_targets(
@@ -266,8 +291,9 @@ def search_targets(
         if not any(beams.is_done.tolist()):
             decoding.select(rows)
             continue
-        results, staying = beams.drop_done()
+        results, staying = beams.take_done()
         yield from results.items()
+        beams.keep(staying)
         if len(staying):
             decoding.select(rows.view(-1, beams.search.beams)[staying].view(-1), staying)
 
