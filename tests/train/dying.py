@@ -1,10 +1,7 @@
-"""A run that kills itself at a chosen moment: started by test_exactness.py as a process of its own.
+"""A run that kills itself at a chosen moment: a process of its own, started by torchrun or forked_ranks.py.
 
     python dying.py start RECIPE CORPUS RUN MOMENT      MOMENT: never | step:K | writing:K | evaluation:K | term:K
     python dying.py resume RUN MOMENT
-    python dying.py serve       each line of the input is such words as a JSON list: a fork does it, its exit code is
-                                answered. torch is imported once, and every run is still a process that can be killed.
-                                After `ranks`, two forks do it as the two ranks of one run.
 
 `writing:K` dies by SIGKILL with the checkpoint of step K written but not yet renamed, `half:K` with only part of it on
 the disk, `evaluation:K` after the first batch of the evaluation at step K; `term:K` sends itself SIGTERM in step K.
@@ -14,13 +11,10 @@ the disk, `evaluation:K` after the first batch of the evaluation at step K; `ter
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import socket
 import sys
 import time
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -108,38 +102,6 @@ def work(words: list[str]) -> int:
     return 0 if run.finished else 3
 
 
-def serve() -> None:
-    for line in sys.stdin:
-        words = json.loads(line)
-        children = fork_ranks(words[1:]) if words[0] == "ranks" else [fork(words, {})]
-        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        print(next((code for code in codes if code), 0), flush=True)
-
-
-def fork_ranks(words: list[str]) -> list[int]:
-    """Two processes of one run, with the variables that torchrun gives them."""
-    with socket.create_server(("localhost", 0)) as server:
-        port = server.getsockname()[1]
-    shared = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    return [fork(words, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
-
-
-def fork(words: list[str], variables: dict[str, str]) -> int:
-    child = os.fork()
-    if not child:
-        os.environ.update(variables)
-        try:
-            code = work(words)
-        except BaseException:
-            traceback.print_exc()
-            code = 1
-        os._exit(code)
-    return child
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if sys.argv[1] == "serve":
-        serve()
-    else:
-        sys.exit(work(sys.argv[1:]))
+    sys.exit(work(sys.argv[1:]))

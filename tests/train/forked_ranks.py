@@ -1,13 +1,15 @@
 """Runs of several processes for tests: a server that has torch in memory forks the ranks of each run.
 
     python forked_ranks.py      each line of the input is a JSON object {"ranks": 2, "words": [...]}; the answer is a
-                                line with the exit codes of all ranks. `words` are those of dying.py.
+                                line with the exit codes of all ranks. `words` are those of dying.py. With no ranks
+                                it is one process that knows of no others.
 
 A rank writes what it prints to the folder of ETUDE_RANK_LOGS, one file each.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -22,6 +24,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).parent
+# imported once and not in each fork: what a run imports on its way
+SHARED = (
+    "tests.train.dying", "etude.train.sharding", "etude.train.sharded_checkpoint", "etude.objectives.causal",
+    "etude.objectives.masked", "torch.distributed.checkpoint",
+)  # fmt: skip
 OUTPUT = os.environ.get("ETUDE_RANK_LOGS", "/tmp")
 
 
@@ -32,7 +39,7 @@ class RankServer:
         self.process, self.logs = process, logs
 
     def run(self, ranks: int, *words: object) -> list[int]:
-        """Return the exit codes of a run of so many ranks."""
+        """Return the exit codes of a run of so many ranks; 0: of a single process that torchrun did not start."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(json.dumps({"ranks": ranks, "words": [str(word) for word in words]}) + "\n")
         self.process.stdin.flush()
@@ -80,10 +87,11 @@ def be_rank(rank: int, size: int, port: int, words: list[str]) -> None:
     log = os.open(f"{OUTPUT}/rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.environ |= {
-        "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size),
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "test",
-    }  # fmt: skip
+    if size:
+        os.environ |= {
+            "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "test",
+        }  # fmt: skip
     from etude.errors import UserError
     from tests.train.dying import work
 
@@ -104,13 +112,13 @@ def main() -> None:
     sys.path.insert(0, str(HERE.parents[1]))
     import torch
 
-    import tests.train.dying  # noqa: F401
-
+    for name in SHARED:
+        importlib.import_module(name)
     torch.set_num_threads(1)
     for line in sys.stdin:
         request = json.loads(line)
         port, children = free_port(), []
-        for rank in range(request["ranks"]):
+        for rank in range(request["ranks"] or 1):
             child = os.fork()
             if not child:
                 be_rank(rank, request["ranks"], port, request["words"])

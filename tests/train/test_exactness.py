@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from etude.pretraining import pretrain as pretraining
+from tests.train.forked_ranks import RankServer
 
 HERE = Path(__file__).parent
 KILLED, STOPPED = -9, 3
@@ -52,23 +53,6 @@ objective: {kind: skipgram, engine: batched, row_tokens: 128}  # the compiled en
 train: {steps: 12, batch_tokens: 512, lr: 0.05, save_every: 3, eval_every: 4, eval_tokens: 512,
         log_every: 2, workers: 1, device: cpu, precision: float32, seed: 5}
 """
-
-
-@pytest.fixture(scope="module")
-def die():
-    """A function from the words of dying.py to the exit code of a process that did them."""
-    command = [sys.executable, str(HERE / "dying.py"), "serve"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as server:
-
-        def ask(*words: object) -> int:
-            assert server.stdin is not None and server.stdout is not None
-            server.stdin.write(json.dumps([str(word) for word in words]) + "\n")
-            server.stdin.flush()
-            return int(server.stdout.readline())
-
-        yield ask
-        server.terminate()
 
 
 def by_torchrun(*words: object) -> None:
@@ -119,15 +103,15 @@ def single_thread():
     torch.set_num_threads(before)
 
 
-def disturbed(die, folder: Path, recipe: Path, corpus: Path, moments: list[str]) -> Path:
+def disturbed(server: RankServer, folder: Path, recipe: Path, corpus: Path, moments: list[str]) -> Path:
     """A run that dies at each moment in turn and is resumed after each."""
     run = folder / "disturbed"
     words: list[object] = ["start", recipe, corpus, run]
     for moment in moments:
-        code = die(*words, moment)
-        assert code == (STOPPED if moment.startswith("term") else KILLED), f"{moment} did not happen"
+        [code] = server.run(0, *words, moment)
+        assert code == (STOPPED if moment.startswith("term") else KILLED), f"{moment}: {server.output()}"
         words = ["resume", run]
-    assert die(*words, "never") == 0
+    assert server.run(0, *words, "never") == [0], server.output()
     return run
 
 
@@ -141,16 +125,18 @@ def disturbed(die, folder: Path, recipe: Path, corpus: Path, moments: list[str])
     ],
     ids=["encoder", "lanes", "letters", "words"],
 )
-def test_kills_lose_nothing(tmp_path: Path, prepared, single_thread, die, text: str, moments: list[str]) -> None:
+def test_kills_lose_nothing(
+    tmp_path: Path, prepared, single_thread, server: RankServer, text: str, moments: list[str]
+) -> None:
     recipe = recipe_file(tmp_path, text)
     corpus = prepared("word:600" if "word:600" in text else "wordpiece:600")
     whole = pretraining.pretrain(recipe, corpus, tmp_path / "whole", quiet=True)
-    same_run(whole.folder, disturbed(die, tmp_path, recipe, corpus, moments))
+    same_run(whole.folder, disturbed(server, tmp_path, recipe, corpus, moments))
     assert len(metrics(whole.folder)) == 12 // 2 + 12 // 4
 
 
 @pytest.mark.slow
-def test_twenty_random_kills_in_a_row(tmp_path: Path, prepared, single_thread, die) -> None:
+def test_twenty_random_kills_in_a_row(tmp_path: Path, prepared, single_thread, server: RankServer) -> None:
     recipe, corpus = recipe_file(tmp_path, ENCODER), prepared("wordpiece:600")
     whole = pretraining.pretrain(recipe, corpus, tmp_path / "whole", quiet=True)
     for number in range(20):
@@ -161,7 +147,7 @@ def test_twenty_random_kills_in_a_row(tmp_path: Path, prepared, single_thread, d
         moments.sort(key=lambda moment: int(moment.split(":")[1]))
         folder = tmp_path / str(number)
         folder.mkdir()
-        same_run(whole.folder, disturbed(die, folder, recipe, corpus, moments))
+        same_run(whole.folder, disturbed(server, folder, recipe, corpus, moments))
 
 
 def test_workers_change_no_bit(tmp_path: Path, prepared, single_thread) -> None:
@@ -177,7 +163,9 @@ def test_workers_change_no_bit(tmp_path: Path, prepared, single_thread) -> None:
 
 
 @pytest.mark.parametrize("text", [ENCODER, LANES], ids=["encoder", "lanes"])
-def test_micro_batches_and_ranks_change_rounding_only(tmp_path: Path, prepared, single_thread, die, text: str) -> None:
+def test_micro_batches_and_ranks_change_rounding_only(
+    tmp_path: Path, prepared, single_thread, server: RankServer, text: str
+) -> None:
     # plain descent: Adam divides by the size of a gradient, so where the true one is 0 (the bias of a key) it would
     # make steps of full size out of rounding
     plain = (
@@ -191,7 +179,7 @@ def test_micro_batches_and_ranks_change_rounding_only(tmp_path: Path, prepared, 
     if text == ENCODER:
         by_torchrun(*words)
     else:  # two forks: three processes that import torch take longer than the rest of this file
-        assert die("ranks", *words) == 0
+        assert server.run(2, *words) == [0, 0], server.output()
     expected = load_file(whole.folder / "model.safetensors")
     for name in ("parts", "ranks"):
         found = load_file(tmp_path / name / "model.safetensors")
@@ -203,8 +191,10 @@ def test_micro_batches_and_ranks_change_rounding_only(tmp_path: Path, prepared, 
     assert parts.finished
 
 
-def test_resume_without_a_checkpoint_starts_at_zero(tmp_path: Path, prepared, single_thread, die) -> None:
+def test_resume_without_a_checkpoint_starts_at_zero(
+    tmp_path: Path, prepared, single_thread, server: RankServer
+) -> None:
     recipe, corpus = recipe_file(tmp_path, ENCODER), prepared("wordpiece:600")
     whole = pretraining.pretrain(recipe, corpus, tmp_path / "whole", quiet=True)
-    run = disturbed(die, tmp_path, recipe, corpus, ["step:1"])
+    run = disturbed(server, tmp_path, recipe, corpus, ["step:1"])
     same_run(whole.folder, run)
