@@ -65,23 +65,28 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     original, code_hash.ROOT = code_hash.ROOT, folder
     yield folder
     code_hash.ROOT = original
-    code_hash.fingerprint.cache_clear()
+    code_hash.forget_sources()
+
+
+@pytest.fixture(scope="module")
+def before(source: Path) -> dict[str, str]:
+    """The fingerprints of all cells before any edit."""
+    code_hash.forget_sources()
+    return {name: fingerprint() for name, fingerprint in CELLS.items()}
 
 
 @pytest.mark.parametrize("module", EDITS)
-def test_an_edit_redoes_what_its_code_made(source: Path, module: str) -> None:
+def test_an_edit_redoes_what_its_code_made(source: Path, before: dict[str, str], module: str) -> None:
     file = source / module
-    code_hash.fingerprint.cache_clear()
-    before = {name: fingerprint() for name, fingerprint in CELLS.items()}
     text = file.read_text(encoding="utf-8")
     file.write_text(text + "\nEDITED = 1\n", encoding="utf-8")
-    code_hash.fingerprint.cache_clear()
+    code_hash.forget_sources()
     changed = {name for name, fingerprint in CELLS.items() if fingerprint() != before[name]}
     file.write_text(text, encoding="utf-8")
     assert changed == EDITS[module]
 
 
 def test_every_kind_of_cell_has_code_of_its_own() -> None:
-    code_hash.fingerprint.cache_clear()
+    code_hash.forget_sources()
     fingerprints = [fingerprint() for fingerprint in CELLS.values()]
     assert len({*fingerprints, code_hash.fingerprint()}) == len(CELLS) + 1

@@ -13,9 +13,9 @@ from etude.study import code_hash
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    code_hash.fingerprint.cache_clear()
+    code_hash.forget_sources()
     yield
-    code_hash.fingerprint.cache_clear()
+    code_hash.forget_sources()
 
 
 def test_code_that_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,7 +24,7 @@ def test_code_that_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     loss, unused = tmp_path / "nn" / "loss.py", tmp_path / "unused.py"
 
     def fingerprint() -> str:
-        code_hash.fingerprint.cache_clear()
+        code_hash.forget_sources()
         return code_hash.fingerprint("etude.model")
 
     monkeypatch.setattr(code_hash, "ROOT", tmp_path)
@@ -50,7 +50,7 @@ def test_a_module_that_is_named_counts_even_where_it_would_be_silent(
     (tmp_path / "errors.py").write_text("X = 1\n")
     before, nothing = code_hash.fingerprint("etude.errors"), code_hash.fingerprint()
     (tmp_path / "errors.py").write_text("X = 2\n")
-    code_hash.fingerprint.cache_clear()
+    code_hash.forget_sources()
     assert len({before, nothing, code_hash.fingerprint("etude.errors")}) == 3
 
 

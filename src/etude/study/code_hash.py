@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -32,6 +33,9 @@ REPORTING_MODULES = {
 }
 
 
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # fields of the syntax tree that hold statements
+
+
 @cache
 def fingerprint(*modules: str) -> str:
     """Hash the named modules and all project modules they import; cached at the first call."""
@@ -39,14 +43,26 @@ def fingerprint(*modules: str) -> str:
     while pending:
         name = pending.pop()
         if name not in hashes:
-            imported, hashes[name] = _analyse(name, *_read(name))
-            pending += [
-                module for module in imported if module not in REPORTING_MODULES and _find_file(module) is not None
-            ]
+            imported, hashes[name] = _inspect(name)
+            pending += imported
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(hashes):
         digest.update(f"{name} {hashes[name]}\n".encode())
     return digest.hexdigest()
+
+
+def forget_sources() -> None:
+    """Let the next fingerprints read the sources again: a process that edits them, as a test does."""
+    fingerprint.cache_clear()
+    _inspect.cache_clear()
+
+
+@cache
+def _inspect(name: str) -> tuple[tuple[str, ...], str]:
+    """Return the project modules that a module imports, and its hash; read once for all fingerprints."""
+    imported, digest = _analyse(name, *_read(name))
+    counted = (module for module in imported if module not in REPORTING_MODULES and _find_file(module) is not None)
+    return tuple(counted), digest
 
 
 def _read(name: str) -> tuple[str, bool]:
@@ -100,7 +116,7 @@ def _list_imports(tree: ast.Module, package: list[str]) -> list[str]:
             module = ".".join([*start, *([node.module] if node.module else [])])
             imported.append(module)
             imported.extend(f"{module}.{alias.name}" for alias in node.names)
-        for child in ast.iter_child_nodes(node):
+        for child in _iterate_blocks(node):
             visit(child)
 
     visit(tree)
@@ -109,10 +125,19 @@ def _list_imports(tree: ast.Module, package: list[str]) -> list[str]:
 
 def _hash_tree(tree: ast.Module) -> str:
     """Hash the syntax tree without docstrings."""
-    for node in ast.walk(tree):
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
             value = body[0].value
             if isinstance(value, ast.Constant) and isinstance(value.value, str):
                 body[0] = ast.Pass()
+        pending += _iterate_blocks(node)
     return hashlib.blake2b(ast.dump(tree).encode(), digest_size=16).hexdigest()
+
+
+def _iterate_blocks(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements, handlers and cases directly within a node: no expression holds an import or a docstring."""
+    for field in _BLOCKS:
+        yield from getattr(node, field, ())

@@ -135,12 +135,21 @@ def compute_power(
     """
     if seeds < 2:
         return 0.0
-    error = math.sqrt(seed_variance + example_variance)
+    limits = _settling_limits(seed_variance, example_variance, seeds, level)
+    return _chance_beyond(limits, difference, math.sqrt(seed_variance + example_variance))
+
+
+def _settling_limits(seed_variance: float, example_variance: float, seeds: int, level: float) -> Floats:
+    """Return the observed differences from which a claim is settled, for each spread that might be estimated."""
     chances = (np.arange(QUANTILES) + 0.5) / QUANTILES
     estimated = seed_variance * chdtri(seeds - 1, 1 - chances) / (seeds - 1)
     spread = np.sqrt(estimated + example_variance)
-    limit = spread * critical_value(level, estimated / spread**2, seeds - 1)
-    return float((ndtr((difference - limit) / error) + ndtr((-difference - limit) / error)).mean())
+    return spread * critical_value(level, estimated / spread**2, seeds - 1)
+
+
+def _chance_beyond(limits: Floats, difference: float, error: float) -> float:
+    """Return the chance that an observed difference is beyond the limits, on average over them."""
+    return float((ndtr((difference - limits) / error) + ndtr((-difference - limits) / error)).mean())
 
 
 def detectable_difference(
@@ -149,11 +158,13 @@ def detectable_difference(
     """Compute the smallest true difference that is settled with the given power; infinite with a single seed."""
     if seeds < 2:
         return math.inf
-    low, high = 0.0, math.sqrt(seed_variance + example_variance)
-    while compute_power(high, seed_variance, example_variance, seeds, level) < power:
+    error = math.sqrt(seed_variance + example_variance)
+    limits = _settling_limits(seed_variance, example_variance, seeds, level)
+    low, high = 0.0, error
+    while _chance_beyond(limits, high, error) < power:
         low, high = high, 2 * high
     for _ in range(30):
         middle = (low + high) / 2
-        is_enough = compute_power(middle, seed_variance, example_variance, seeds, level) >= power
+        is_enough = _chance_beyond(limits, middle, error) >= power
         low, high = (low, middle) if is_enough else (middle, high)
     return high
