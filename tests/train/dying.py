@@ -2,6 +2,7 @@
 
     python dying.py start RECIPE CORPUS RUN MOMENT      MOMENT: never | step:K | writing:K | evaluation:K | term:K
     python dying.py resume RUN MOMENT
+    python dying.py initial RECIPE CORPUS FILE          writes the weights before the first step
 
 `writing:K` dies by SIGKILL with the checkpoint of step K written but not yet renamed, `half:K` with only part of it on
 the disk, `evaluation:K` after the first batch of the evaluation at step K; `term:K` sends itself SIGTERM in step K.
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 import torch._dynamo  # the first step of a run imports it, for two seconds: here once, and not in each fork
 
+from etude.nn.deferred_weights import DeferredWeights
 from etude.pretraining import pretrain as pretraining
 from etude.train import checkpoint, evaluation, watch
 from etude.train.loader import Loader, Step
@@ -93,7 +95,30 @@ def arm(moment: str) -> None:
         raise SystemExit(f"no such moment: {moment}")
 
 
+def save_initial(loop: Loop, path: Path) -> None:
+    """Write the whole weights of a run that has not begun, and end."""
+    named = {name: parameter.full_tensor() for name, parameter in loop.learner.named_parameters()}  # type: ignore[attr-defined, operator]
+    if loop.ranks.is_first:
+        checkpoint.save_file({name: tensor.detach().clone() for name, tensor in named.items()}, path)
+    loop.ranks.barrier()
+    os._exit(0)
+
+
 def work(words: list[str]) -> int:
+    if words[0] == "initial":
+        fill, fills = DeferredWeights.fill, []
+
+        def counted_fill(self: DeferredWeights, *values: Any) -> None:
+            assert all(parameter.is_cpu for parameter in values[0].parameters())
+            fills.append(self)
+            fill(self, *values)
+
+        def run(loop: Loop) -> Any:
+            assert fills, "the model was built as a whole"
+            save_initial(loop, Path(words[3]))
+
+        DeferredWeights.fill, Loop.run = counted_fill, run  # type: ignore[method-assign]
+        pretraining.pretrain(words[1], words[2], Path(words[3]).with_suffix(".run"), quiet=True)
     arm(words[-1])
     if words[0] == "start":
         run = pretraining.pretrain(words[1], words[2], words[3], quiet=True)

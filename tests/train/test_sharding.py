@@ -13,6 +13,9 @@ from torch import nn
 from etude.errors import UserError
 from etude.nn.recompute import Recomputable, recomputable
 from etude.pretraining import pretrain as pretraining
+from etude.pretraining.setup import resolve_recipe
+from etude.recipes.learner import build_learner
+from etude.text.corpus.corpus import Corpus
 from etude.train import sharding
 from etude.train.memory import Estimate
 from etude.train.parallel import Ranks
@@ -84,6 +87,18 @@ def test_shards_with_recomputation_equal_one_process(server: RankServer, tmp_pat
         server, tmp_path, prepared("wordpiece:600"), "gpt2", 2, steps=2, optimizer="muon", parallel="fsdp",
         recompute="all", micro_tokens=128,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "albert", "electra"])
+def test_shards_begin_with_the_bits_of_a_whole_model(server: RankServer, tmp_path: Path, prepared, name: str) -> None:
+    folder = prepared("wordpiece:600")
+    recipe = write_recipe(tmp_path, name, parallel="fsdp")
+    assert server.run(2, "initial", recipe, folder, tmp_path / "initial.safetensors") == [0, 0], server.output()
+    corpus = Corpus.open(folder)
+    model, objective = build_learner(resolve_recipe(recipe, corpus, ()), corpus.tokenizer)
+    whole = nn.ModuleDict({"model": model, "objective": objective}).state_dict()
+    shards = load_file(tmp_path / "initial.safetensors")
+    assert shards.keys() == whole.keys() and all(torch.equal(shards[key], whole[key]) for key in whole)
 
 
 @pytest.mark.slow

@@ -13,6 +13,8 @@ Each parameter has its own random stream, keyed by its name: adding a module doe
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Literal
 
 import torch
@@ -42,16 +44,41 @@ def fill_normal(parameter: Tensor, key: int, deviation: float, truncated: bool) 
 
     Values are drawn on the CPU, so that every device starts from the same bits.
     """
+
+    def fill(values: Tensor) -> None:
+        generator = torch.Generator().manual_seed(key)
+        if truncated:
+            nn.init.trunc_normal_(values, 0.0, deviation, -2 * deviation, 2 * deviation, generator=generator)
+        else:
+            values.normal_(0.0, deviation, generator=generator)
+
+    _fill(parameter, fill)
+
+
+def fill_uniform(parameter: Tensor, key: int, bound: float) -> None:
+    """Fill a parameter in place with values between -bound and bound, drawn on the CPU."""
+    _fill(parameter, lambda values: values.uniform_(-bound, bound, generator=torch.Generator().manual_seed(key)))
+
+
+def fill_constant(parameter: Tensor, value: float) -> None:
+    """Fill a parameter in place with one value."""
+    _fill(parameter, lambda values: values.fill_(value))
+
+
+def _fill(parameter: Tensor, fill: Callable[[Tensor], object]) -> None:
+    """Fill a parameter now; on the meta device record how, where someone does (nn/deferred_weights.py)."""
     if parameter.is_meta:
+        if (records := RECORDS.get()) is not None:
+            records[parameter] = fill
         return
-    generator = torch.Generator().manual_seed(key)
-    values = torch.empty(parameter.shape, dtype=torch.float32)
-    if truncated:
-        nn.init.trunc_normal_(values, 0.0, deviation, -2 * deviation, 2 * deviation, generator=generator)
-    else:
-        values.normal_(0.0, deviation, generator=generator)
+    values = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")
     with torch.no_grad():
+        fill(values)
         parameter.copy_(values)
+
+
+# how parameters on the meta device are to be filled, while a model is built there to be filled later
+RECORDS: ContextVar[dict[Tensor, Callable[[Tensor], object]] | None] = ContextVar("records", default=None)
 
 
 def init_weights(
@@ -73,5 +100,5 @@ def init_weights(
     for name, parameter in module.named_parameters():
         if parameter.dim() > 1:
             fill_normal(parameter, fold(key, name), deviation * factors.get(name, 1.0), truncated)
-        elif not parameter.is_meta:
-            nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
+        else:
+            fill_constant(parameter, 0.0 if name.endswith("bias") else 1.0)

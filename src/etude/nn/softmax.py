@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from etude.chance import random_bits
+from etude.nn.initialization import fill_constant
 from etude.nn.losses import linear_cross_entropy
 from etude.nn.precision import upcast
 
@@ -83,7 +84,8 @@ class FullSoftmax(nn.Module):
         super().__init__()
         self.width, self.vocab = width, vocab
         self.weight = None if tied else nn.Parameter(torch.empty(vocab, width))
-        self.bias = nn.Parameter(torch.zeros(vocab))
+        self.bias = nn.Parameter(torch.empty(vocab))
+        fill_constant(self.bias, 0.0)
         if self.weight is not None:
             nn.init.normal_(self.weight, std=width**-0.5)  # as the released biLM [code]
 

@@ -49,6 +49,11 @@ class FirstWeights:
         return cls(None if start is None else read_start(start), table, source)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no weight comes from elsewhere."""
+        return self.start is None and self.table is None
+
+    @property
     def fingerprint(self) -> str:
         """A hash of all weights that come from elsewhere; empty where none do."""
         start = "" if self.start is None else self.start.fingerprint

@@ -8,6 +8,7 @@ import torch
 
 from etude.errors import UserError
 from etude.models.base import Model
+from etude.nn.deferred_weights import DeferredWeights
 from etude.objectives.base import PretrainingObjective, Rows
 from etude.recipes.schema import Recipe
 from etude.runs.source import Source, held_out
@@ -27,8 +28,12 @@ def build_loop(
     device: torch.device,
     ranks: Ranks,
     progress: Progress,
+    deferred: DeferredWeights | None = None,
 ) -> Loop:
-    """Return the loop that trains a learner in the folder of a run; its budget is a number of steps by now."""
+    """Return the loop that trains a learner in the folder of a run; its budget is a number of steps by now.
+
+    `deferred` fills a learner that was built on the meta device.
+    """
     model, objective = learner
     settings, valid = recipe.train, held_out(corpus)
     assert settings.steps is not None  # fix_budget stored it
@@ -44,6 +49,7 @@ def build_loop(
         device=device,
         ranks=ranks,
         progress=progress,
+        deferred=deferred,
     )
 
 

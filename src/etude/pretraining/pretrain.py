@@ -12,6 +12,7 @@ from etude.errors import UserError
 from etude.graph.graph import Graph
 from etude.graph.graph_split import GraphSplit
 from etude.hub.run_weights import save_final
+from etude.nn.deferred_weights import DeferredWeights
 from etude.pretraining.budget import fix_budget
 from etude.pretraining.continued import (
     build_continued,
@@ -23,6 +24,7 @@ from etude.pretraining.continued import (
     rebuild_continued,
     start_file,
 )
+from etude.pretraining.deferral import build_or_defer
 from etude.pretraining.first_weights import FirstWeights, rebuild_started
 from etude.pretraining.loop import Learner, build_loop
 from etude.pretraining.restart import is_own_run, is_restarted
@@ -34,7 +36,7 @@ from etude.recipes.schema import Recipe
 from etude.runs.completion import complete_finished
 from etude.runs.model_card import format_model_card
 from etude.runs.run import Run, corpus_origin
-from etude.runs.source import Source, open_source
+from etude.runs.source import Source, open_source, read_origin
 from etude.runs.staging import refuse_existing
 from etude.runs.training import discard_untrained, lock_run, train_loop
 from etude.text.corpus.corpus import Corpus
@@ -86,7 +88,7 @@ def pretrain(
     def build() -> tuple[Learner, dict[str, str]]:
         return first.build(resolved, source), first.files(source)
 
-    return start_run(resolved, source, out, build, quiet, deadline, shorten)
+    return start_run(resolved, source, out, build, quiet, deadline, shorten, is_deferrable=first.is_empty)
 
 
 def _continue(
@@ -122,15 +124,19 @@ def start_run(
     quiet: bool,
     deadline: float | None = None,
     shorten: bool = False,
+    is_deferrable: bool = False,
 ) -> Run:
-    """Train a resolved recipe into a new folder; `build` gives model, objective and further files of the run."""
+    """Train a resolved recipe into a new folder; `build` gives model, objective and further files of the run.
+
+    With `is_deferrable`, all weights are initial ones: they may be drawn after the model is divided into shards.
+    """
     device = resolve_device(recipe.train.device)
     with connect(device.type == "cuda", alone=recipe.train.parallel in ("fsdp", "hybrid")) as ranks:
-        learner, files = build()
+        (learner, files), deferred = build_or_defer(build, lambda built: built[0], recipe.train, ranks, is_deferrable)
         recipe = fix_budget(recipe, corpus, learner[1], device)
         run = _create(Path(out), recipe, corpus, files, ranks)
         with discard_untrained(run, ranks), lock_run(run, ranks):
-            return _train(run, corpus, learner, device, ranks, quiet, deadline, shorten)
+            return _train(run, corpus, learner, deferred, device, ranks, quiet, deadline, shorten)
 
 
 def _create(out: Path, recipe: Recipe, corpus: Source, files: dict[str, str], ranks: Ranks) -> Run:
@@ -155,7 +161,16 @@ def resume(
     alone = run.recipe.train.parallel in ("fsdp", "hybrid")
     with connect(device.type == "cuda", alone=alone) as ranks, lock_run(run, ranks):
         source = run.source(corpus)
-        return _train(run, source, _rebuild(run, source), device, ranks, quiet, deadline, shorten)
+        learner, deferred = build_or_defer(
+            lambda: _rebuild(run, source), lambda built: built, run.recipe.train, ranks, _has_initial_weights(run)
+        )
+        return _train(run, source, learner, deferred, device, ranks, quiet, deadline, shorten)
+
+
+def _has_initial_weights(run: Run) -> bool:
+    """Whether a run began with nothing but initial weights: no start, no entity vectors, no teacher."""
+    origin = read_origin(run.folder)
+    return not (origin.get("start") or origin.get("entities")) and describe_teacher(run) is None
 
 
 def _rebuild(run: Run, source: Source) -> Learner:
@@ -173,6 +188,7 @@ def _train(
     run: Run,
     corpus: Source,
     learner: Learner,
+    deferred: DeferredWeights | None,
     device: torch.device,
     ranks: Ranks,
     quiet: bool,
@@ -183,7 +199,7 @@ def _train(
     make_deterministic(settings.deterministic)
 
     def build(progress: Progress) -> Loop:
-        return build_loop(run.folder, run.recipe, corpus, learner, device, ranks, progress)
+        return build_loop(run.folder, run.recipe, corpus, learner, device, ranks, progress, deferred)
 
     loop, outcome = train_loop(build, settings, device, ranks, quiet, deadline, shorten)
     if outcome.finished and ranks.is_first:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from etude.errors import UserError
 from etude.models.base import Model
+from etude.nn.deferred_weights import DeferredWeights
 from etude.nn.fusion import disable_fusion
 from etude.objectives.base import Objective, Rows, Stat
 from etude.train import checkpoint, compilation, evaluation, failures, memory, optim, schedule
@@ -58,6 +59,7 @@ class Loop(Stepper):
         progress: Progress | None = None,
         depth_of: Callable[[str], int | None] | None = None,
         selection_metric: SelectionMetric | None = None,
+        deferred: DeferredWeights | None = None,
     ) -> None:
         super().__init__(
             model,
@@ -69,6 +71,7 @@ class Loop(Stepper):
             ranks=ranks or Ranks(),
             progress=progress or Progress(total, quiet=True),
             depth_of=depth_of,
+            deferred=deferred,
         )
         self.folder, self.selection_metric = folder, selection_metric
         self.valid_rows, self.tokens_per_byte = valid_rows, tokens_per_byte

@@ -20,6 +20,7 @@ from etude.errors import UserError
 from etude.models.base import Model
 from etude.nn.attention.dispatch import load_kernels
 from etude.nn.cuda_graphs import CudaGraphs
+from etude.nn.deferred_weights import DeferredWeights
 from etude.objectives.base import Batch, Objective, Rows
 from etude.train import compilation, failures, malloc, memory, optim, peak, recomputation, schedule
 from etude.train.learner import Learner, total_loss
@@ -50,8 +51,12 @@ class Stepper:
         ranks: Ranks,
         progress: Progress,
         depth_of: Callable[[str], int | None] | None,
+        deferred: DeferredWeights | None = None,
     ) -> None:
-        """`total` is the number of steps, `depth_of` gives the depth of a parameter for `train.layer_decay`."""
+        """`total` is the number of steps, `depth_of` gives the depth of a parameter for `train.layer_decay`.
+
+        `deferred` fills a model and an objective that were built on the meta device, once they are divided.
+        """
         self.model, self.objective, self.rows = model, objective, rows
         if settings.precision == "auto" and device.type == "cuda":  # on a CPU "auto" is measured, before a run
             settings = settings.model_copy(update={"precision": peak.resolve_precision("auto", device)})
@@ -66,8 +71,10 @@ class Stepper:
         recomputation.set_recompute([model, *objective.trunks()], settings.recompute)
         self.strategy = self._choose_strategy()
         if self.strategy.is_sharded:
-            self._shard()
+            self._shard(deferred)
         else:
+            if deferred is not None:
+                deferred.fill(self.learner.to_empty(device="cpu"))
             self.learner.to(self.device)
         self.named = [(name, p) for name, p in self.learner.named_parameters() if p.requires_grad]
         self.optimizer = None if objective.updates_itself else self._build_optimizer(depth_of)
@@ -120,12 +127,14 @@ class Stepper:
             self.progress.print(f"train.parallel={strategy.mode}: {strategy.reason}")
         return strategy
 
-    def _shard(self) -> None:
+    def _shard(self, deferred: DeferredWeights | None) -> None:
         from etude.train import sharding  # torch's machinery takes a second to load
 
         is_hybrid = self.strategy.mode == "hybrid"
         self.mesh = sharding.build_mesh(self.ranks, self.device, is_hybrid, self.settings.shard_ranks)
         sharding.shard(self.learner, self.layers, self.mesh, self.settings, methods=["metrics"])
+        if deferred is not None:
+            deferred.fill(self.learner.to_empty(device=self.device), sharding.distribute_like)
 
     def _build_optimizer(self, depth_of: Callable[[str], int | None] | None) -> torch.optim.Optimizer:
         if not self.strategy.is_sharded:

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from etude.models.transformer import Transformer
 from etude.nn.activations import ACTIVATIONS, Activation
-from etude.nn.initialization import draw_key, init_weights
+from etude.nn.initialization import draw_key, fill_uniform, init_weights
 from etude.nn.losses import choose_chunk_size, linear_cross_entropy, linear_losses_and_argmax
 from etude.nn.precision import upcast
 from etude.nn.states import States
@@ -57,11 +57,7 @@ class Detector(nn.Module):
         self.out = nn.Linear(model.width, 1)
         init_weights(self, key=draw_key(), deviation=settings.init_deviation, truncated=settings.init_truncated)
         # the code leaves this matrix to TensorFlow's default, Glorot and Bengio's uniform
-        bound, generator = math.sqrt(6 / (model.width + 1)), torch.Generator().manual_seed(draw_key())
-        if not self.out.weight.is_meta:
-            with torch.no_grad():
-                initial = torch.empty(1, model.width, device="cpu").uniform_(-bound, bound, generator=generator)
-                self.out.weight.copy_(initial)
+        fill_uniform(self.out.weight, draw_key(), math.sqrt(6 / (model.width + 1)))
 
     def forward(self, last: Tensor) -> Tensor:
         """(N, D) -> (N,): the log-odds that a token is replaced."""
