@@ -80,7 +80,7 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
     torch._dynamo.reset()
     model = Transformer(
         Settings(
-            layers=3,
+            layers=2,
             width=128,
             heads=2,
             vocab=50,
@@ -95,10 +95,10 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
     with pytest.raises(Traced), torch.autocast("cpu", torch.bfloat16):
         model(pack([[1] * longest, [2] * 100, []], longest=longest), only=torch.tensor([1, 5, 200]))
     actual = [name for name in result[0] if "triton_kernel" in name or "attend_tiled" in name]
-    assert len(actual) == 12  # attention, activation and both sums of each layer
+    assert len(actual) == 2 * 4  # attention, activation and both sums of each layer
     # the product before a GELU's derivative is in its kernel: of the eight of a layer's backward pass seven are left
-    assert both.count("etude.gelu_linear_backward.default") == 3
-    assert both.count("aten.mm.default") == 3 * 7
+    assert both.count("etude.gelu_linear_backward.default") == 2
+    assert both.count("aten.mm.default") == 2 * 7
     assert not any("copy_" in name for name in result[0])  # what is written is given back by a copy
 
 
