@@ -140,7 +140,7 @@ def test_time_that_is_left_goes_into_ties_and_a_longer_one(
     run_tuned(race, probe(race, 0.8))
     use_time_left(race)
     assert count(race, "mini fine-tuned") == 15 and count(race, "mini fine-tuned long") == 15
-    assert "within their error after all folds" in race.notes[-1]
+    assert "within their error after all folds" in race.notes[-1]["en"]
     assert not run_longer(race), "there is no longer one"
     resumed = build_race(data, tmp_path / "out", 600)
     run_tuned(resumed, probe(resumed, 0.8))
@@ -157,7 +157,7 @@ def test_one_that_was_too_short_for_want_of_time_gets_it(
     run_tuned(race, probe(race, 0.9))
     assert [name for name in race.entries if "fine-tuned" in name] == ["mini fine-tuned short"]
     use_time_left(race)
-    assert list(race.entries)[-1] == "mini fine-tuned" and "time is left" not in "".join(race.notes)
+    assert list(race.entries)[-1] == "mini fine-tuned" and "time is left" not in str(race.notes)
     assert race.clock.left >= race.reserve()
 
 
@@ -166,7 +166,7 @@ def test_a_clear_leader_ends_early_and_says_so(data: PickData, tmp_path: Path, s
     race = build_race(data, tmp_path / "out", 600)
     run_tuned(race, probe(race, 0.9))
     use_time_left(race)
-    assert race.notes[-1].startswith("Settled after") and "mini, frozen leads clearly" in race.notes[-1]
+    assert race.notes[-1]["en"].startswith("Settled after") and "mini, frozen leads clearly" in race.notes[-1]["en"]
 
 
 def test_a_fold_that_would_not_end_is_not_begun(data: PickData, tmp_path: Path, scripted: Callable[..., None]) -> None:

@@ -30,6 +30,6 @@ def test_a_pick_on_a_gpu(tmp_path: Path) -> None:
     folds = {row["name"]: row["folds"] for row in result.results["rows"]}
     assert any(name.endswith("frozen") for name in folds)
     assert max((count for name, count in folds.items() if "fine-tuned" in name), default=0) >= 3, f"{folds}\n{log}"
-    assert any(note.startswith(("Settled after", "Ended after")) for note in result.results["notes"])
-    assert not any("process" in note for note in result.results["notes"]), result.results["notes"]
+    assert any(note["en"].startswith(("Settled after", "Ended after")) for note in result.results["notes"])
+    assert not any("process" in note["en"] for note in result.results["notes"]), result.results["notes"]
     assert result.predict(["The baker sells bread."])

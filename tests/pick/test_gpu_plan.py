@@ -127,6 +127,7 @@ def test_encoders_are_scored_in_time(
     monkeypatch.setattr(race, "run_probe", probe)
     monkeypatch.setattr(rounds, "run_tuned", tune)
     monkeypatch.setattr(race, "run_baselines", lambda vectors=None: spend(min(cheap, 0.5 * 60 * minutes)))
+    monkeypatch.setattr(race, "run_late_baseline", lambda: None)
     monkeypatch.setattr(stages, "run_vectors", lambda *_: spend(0.05 * 60 * minutes))
     monkeypatch.setattr(stages, "use_time_left", lambda _: None)
     monkeypatch.setattr(race, "ranking", lambda: sorted(race.entries, key=lambda name: order[name.split()[0]]))
@@ -139,7 +140,7 @@ def test_encoders_are_scored_in_time(
     stages.run_race(race, text, [], GPU_CANDIDATES)
     assert len({name.split()[0] for name in pool.spans}) == entering
     if not entering:
-        assert any("no pre-training" in note for note in race.notes)
+        assert any("no pre-training" in note["en"] for note in race.notes)
         return
     assert len(race.rounds) >= 1 and race.entries, "encoders are scored"
     last = pool.count_tokens(list(pool.spans)[-1])

@@ -55,7 +55,7 @@ def test_a_slow_machine_takes_the_best_that_can_still_be_refitted(
     fake_time.seconds += race.clock.left - 60  # quiet, its refit and score would fit
     monkeypatch.setattr(pace, "measure", lambda: 0.06)
     winner = choose_winner(race)
-    assert winner.contender.name == "cheap" and "dear was better" in race.notes[-1]
+    assert winner.contender.name == "cheap" and "dear was better" in race.notes[-1]["en"]
     assert score_held_out(race, winner) is not None
     assert score_held_out(race, race.entries["dear"]) is None, "a score that would come too late is not begun"
 

@@ -110,14 +110,14 @@ def test_all_at_once_then_the_better_half_for_longer(race: Race, monkeypatch: py
 def test_one_that_fails_is_named_and_the_others_go_on(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
     tuned = run_shared(race, FakePool(4, race.store, failing=("two",)), monkeypatch)
     assert [name.split()[0] for name in tuned] == ["four", "three"]
-    assert any("two: CUDA out of memory" in note for note in race.notes)
+    assert any("two: CUDA out of memory" in note["en"] for note in race.notes)
 
 
 @pytest.mark.usefixtures("scores")
 def test_no_time_is_said(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
     race.clock.total = 40.0
     assert run_shared(race, FakePool(4, race.store), monkeypatch) == []
-    assert any("no pre-training: it needs about" in note for note in race.notes)
+    assert any("no pre-training: it needs about" in note["en"] for note in race.notes)
 
 
 def test_folds_are_fitted_at_once(race: Race, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,9 @@ def _first_in_time(race: Race, ranking: list[str]) -> str:
     )  # fmt: skip
     chosen = next(in_time, None) or min(ranking, key=lambda name: race.refit_seconds(race.entries[name]))
     for name in ranking[: ranking.index(chosen)]:
-        race.notes.append(f"{race.entries[name].contender.label['en']} was better, but no time is left to refit it")
+        label = race.entries[name].contender.label
+        race.note(f"{label['en']} was better, but no time is left to refit it",
+                  f"{label['ko']}: 더 나았지만 다시 학습할 시간이 없음")  # fmt: skip
     return chosen
 
 

@@ -150,4 +150,4 @@ def _run(race: Race, encoder: Encoder, feature_seconds: float, length: float, fo
     race.entries[entry.contender.name] = entry
     race.run_folds(entry, until=folds)
     if not entry.trials.answers:
-        race.notes.append(f"{entry.contender.label['en']}: {entry.note}")
+        race.note(*(f"{entry.contender.label[language]}: {entry.note}" for language in ("en", "ko")))

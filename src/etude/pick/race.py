@@ -50,11 +50,14 @@ CHEAP_SHARE = 0.12  # of the time for the folds of one baseline or one linear he
 REPEATS_SHARE = 0.03  # of the time: where all repeats take more, one comes first, and ties get the others
 SCORING_SHARE = 0.15  # of the time at most for answering a test file: a better model is worth more than a finer score
 BEHIND_FOLDS, BEHIND_ERRORS = 3, 2.0  # a dear contender that is so many standard errors behind after so many folds ends
+LOADING_SHARE = 0.5  # of the seconds that loading torch took are what the end takes, on a machine as busy as then
+NEW_CONTENDERS = 1.5  # repeats of the dearest cheap contender so far, in which two with word vectors are scored
+LATE_BASELINE = "ngrams"  # has won none of 40 picks with text (benchmarks/results/pick): vectors go before it
 BASELINE_LABELS = {
     "tfidf": {"en": "TF-IDF, logistic regression", "ko": "TF-IDF, 로지스틱 회귀"},
-    "ngrams": {"en": "bag of n-grams", "ko": "n-그램 가방"},
-    "vectors": {"en": "word vectors of the text", "ko": "글의 단어 벡터"},
     "tfidf+vectors": {"en": "TF-IDF and word vectors", "ko": "TF-IDF와 단어 벡터"},
+    "vectors": {"en": "word vectors of the text", "ko": "글의 단어 벡터"},
+    "ngrams": {"en": "bag of n-grams", "ko": "n-그램 가방"},
 }
 TAGGER_LABELS = {
     "tfidf": {"en": "word features, linear chain", "ko": "단어 자질, 선형 연쇄"},
@@ -92,7 +95,7 @@ class Race:
     pool: WorkerPool | None = None  # processes that fine-tune at once, on a GPU
     loading: float = 0.0  # seconds that loading torch took: what the end will take, too, on a busy machine
     entries: dict[str, Entry] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    notes: list[Label] = field(default_factory=list)
     rounds: list[dict[str, Any]] = field(default_factory=list)
     untried: list[dict[str, Label]] = field(default_factory=list)  # label and reason of those that were not worth it
     pace: Pace = field(default_factory=Pace)
@@ -129,7 +132,8 @@ class Race:
     def finishing_seconds(self) -> float:
         """Seconds of calibration, export and report: more where loading was slow or the machine became so."""
         slower = self.pace.slowdown(self.first_pace, MOST_SLOWER)
-        finishing = max(FINISHING, min(max(slower * FINISHING, self.loading), MOST_FINISHING * self.clock.total))
+        estimates = slower * FINISHING, LOADING_SHARE * self.loading
+        finishing = max(FINISHING, min(max(estimates), MOST_FINISHING * self.clock.total))
         return finishing + FINISHING_SHARE * self.clock.total
 
     def final_seconds(self, entry: Entry) -> float:
@@ -154,10 +158,10 @@ class Race:
         return self.clock.left - self.reserve(entry)
 
     def scoring_seconds(self) -> float:
-        """Seconds that a repeat of two more cheap contenders takes, by the dearest so far: who comes must be scored."""
+        """Seconds in which new contenders with word vectors are scored, by the dearest so far."""
         cheap = [e for e in self.entries.values() if e.trials.seconds and not isinstance(e.contender, TunedContender)]
         folds = (e.trials.fold_seconds * self.pace.slowdown(e.trials.pace) for e in cheap)
-        return 2 * self.data.repeat * max(folds, default=0.0)
+        return NEW_CONTENDERS * self.data.repeat * max(folds, default=0.0)
 
     def set_cost(self, entry: Entry, fold_seconds: float) -> None:
         """Foresee the fits of the end from the seconds of a fold."""
@@ -284,7 +288,9 @@ class Race:
             jobs.append(pool.submit(Job("finetune", planned.json(), self.store.folder, deadline)))
         errors = {error for job in jobs if (error := job.result()) is not None}
         if errors and time.monotonic() < deadline:
-            self.notes.append(f"{contender.label['en']}, in a process of its own: {'; '.join(sorted(errors))}")
+            reasons = "; ".join(sorted(errors))
+            self.note(f"{contender.label['en']}, in a process of its own: {reasons}",
+                      f"{contender.label['ko']}, 별도 프로세스: {reasons}")  # fmt: skip
 
     def _trial_key(self, contender: Answerer, train: np.ndarray, valid: np.ndarray) -> str:
         return hash_json([
@@ -325,6 +331,10 @@ class Race:
             f"{100 * standing.score:.1f} ± {100 * standing.error:.1f}{lead}"
         )
 
+    def note(self, english: str, korean: str) -> None:
+        """Add a line to what the summary and the page say of how the pick went."""
+        self.notes.append({"en": english, "ko": korean})
+
     def skip(self, label: Label, reason: Label) -> None:
         """Say in the table that a contender was not tried, and why."""
         self.untried.append({"label": label, "reason": reason})
@@ -333,14 +343,22 @@ class Race:
     # --- stages -------------------------------------------------------------------------------------
 
     def run_baselines(self, vectors: Encoder | None = None) -> None:
-        """Models that read plain text, or words with the vectors of the user's text."""
+        """Models that read plain text, or words with the vectors of the user's text; not yet the late one."""
         if vectors is None:
             self.run_folds(self.enter(Majority()))
-        labels = BASELINE_LABELS | KIND_LABELS.get(self.data.labelled.kind, {})
-        for name, label in labels.items():
-            is_due = baselines.needs_vectors(name) == (vectors is not None)
-            if is_due and baselines.supports(name, self.data.labelled.kind):
-                self.run_folds(self.enter(BaselineContender(name, label, vectors, self.seed), vectors), CHEAP_SHARE)
+        for name in BASELINE_LABELS:
+            if name != LATE_BASELINE and baselines.needs_vectors(name) == (vectors is not None):
+                self._run_baseline(name, vectors)
+
+    def run_late_baseline(self) -> None:
+        """The one that wins least often: where time is short, others get it."""
+        self._run_baseline(LATE_BASELINE)
+
+    def _run_baseline(self, name: str, vectors: Encoder | None = None) -> None:
+        kind = self.data.labelled.kind
+        if baselines.supports(name, kind):
+            label = KIND_LABELS.get(kind, {}).get(name, BASELINE_LABELS[name])
+            self.run_folds(self.enter(BaselineContender(name, label, vectors, self.seed), vectors), CHEAP_SHARE)
 
     def run_probe(self, encoder: Encoder) -> Entry | None:
         """A linear head on frozen features; None where the task has none or nothing was answered."""

@@ -22,6 +22,7 @@ from etude.study.plan import format_scientific
 from etude.study.report import charts, page
 from etude.study.report.html import COLOURS, GREY, render_section, render_swatch
 from etude.study.report.translations import localize_html
+from etude.study.sections import localize
 from etude.train import checkpoint
 from etude.transfer import error_report
 
@@ -149,7 +150,7 @@ def describe_untried(results: dict[str, Any]) -> list[str]:
 def summarize(picked: PickedFolder) -> list[str]:
     """What was chosen, how good it is, and how to use it, in a few lines."""
     results, score = picked.results, picked.results["held_out"]
-    lines = [*describe_untried(results), *results["notes"]]
+    lines = [*describe_untried(results), *(localize(note, "en") for note in results["notes"])]
     metric = results["score"].replace("_", " ")
     best = f"Best: {results['label']['en']}."
     if score is not None:
@@ -235,7 +236,8 @@ def _render_table(results: dict[str, Any]) -> str:
         low, high = 100 * (row["score"] - row["error"]), 100 * (row["score"] + row["error"])
         strip = charts.draw_strip(100 * row["score"], low, high, [], axis, colour, escape(row["name"]))
         partial = row["folds"] < results["folds"]
-        small = f"<small>{row['folds']} / {results['folds']} folds</small>" if partial else ""
+        folds = f"{row['folds']} / {results['folds']}"
+        small = f"<small>{_both(f'{folds} folds', f'{folds}겹')}</small>" if partial else ""
         body.append(
             f'<tr{"" if row["is_selectable"] else " class=base"}><td class="rank n">{number + 1}</td>'
             f'<td class="who">{render_swatch(colour)}{localize_html(row["label"])}{small}</td>'
@@ -280,7 +282,9 @@ def _render_rounds(results: dict[str, Any]) -> str:
     for entry in results["rounds"]:
         scores = ", ".join(f"{escape(name)} {format_points(value)}" for name, value in entry["scores"].items())
         survivors = escape(", ".join(entry["survivors"]))
-        items.append(f"<li>{escape(entry['stage'])}, {entry['seconds']:.0f} s: {scores} → <b>{survivors}</b></li>")
+        items.append(
+            f"<li>{localize_html(entry['stage'])}, {entry['seconds']:.0f} s: {scores} → <b>{survivors}</b></li>"
+        )
     lead = _both("Each round is longer than the one before; the better half goes on.",
                  "라운드마다 더 길게 학습하고, 나은 절반이 다음으로 갑니다.")  # fmt: skip
     return render_section(_both("Rounds of pre-training", "사전 학습 라운드"), lead, f"<ol>{''.join(items)}</ol>")
@@ -347,7 +351,7 @@ def _render_methods(results: dict[str, Any]) -> str:
         if calibration["threshold"] is not None:
             lines.append(_both(f"Below a probability of {calibration['threshold']:.3f} the answer is “don't know”.",
                                f"확률이 {calibration['threshold']:.3f}보다 낮으면 “모름”으로 답합니다."))  # fmt: skip
-    lines += [escape(note) for note in (*results["notes"], *results["warnings"])]
+    lines += [localize_html(note) for note in (*results["notes"], *results["warnings"])]
     items = "".join(f"<li>{line}</li>" for line in lines)
     return render_section(_both("How it was chosen", "선택 방법"), "", f"<ul>{items}</ul>")
 

@@ -23,6 +23,11 @@ from etude.pick.worker_pool import Job, WorkerPool
 READ_SHARE = 0.08  # of the time for preparing one corpus
 BYTES_PER_SECOND = 1.5e6  # of text prepared by two cores, tokenizer included; measured on a slow one
 OVERHEAD = {"cpu": 6.0, "cuda": 20.0}  # seconds beside training: opening, the trial of speed; processes, kernels
+STAGES = {  # in Korean
+    "pre-training": "사전 학습",
+    "continued pre-training": "추가 사전 학습",
+    "pre-training from scratch": "처음부터 사전 학습",
+}
 SLOWER = 1.2  # a pre-training may take so many times its seconds, and is shortened to that
 
 
@@ -44,7 +49,7 @@ def plan_candidate(
             is_timed=is_timed,
         )  # fmt: skip
     except UserError as error:
-        race.notes.append(f"{candidate.label['en']}: {error}")
+        race.note(*(f"{candidate.label[language]}: {error}" for language in ("en", "ko")))
         return None
 
 
@@ -53,7 +58,9 @@ def pretrain_in_turn(race: Race, candidate: Candidate, text: PickText, seconds: 
     key, reading = f"begin {candidate.name} {seconds:.0f}", text_share(race, text) * text.size / BYTES_PER_SECOND
     needed = reading + OVERHEAD[device] + race.scoring_seconds()
     if not race.journal.decide(key, lambda: race.room() > needed):
-        race.notes.append(f"{candidate.label['en']}: no time to pre-train it")
+        race.note(
+            f"{candidate.label['en']}: no time to pre-train it", f"{candidate.label['ko']}: 사전 학습할 시간 없음"
+        )
         return None
     race.on_progress(f"pre-training {candidate.label['en']} for {format_seconds(seconds)}")
     planned = plan_candidate(race, candidate, text, seconds, device, is_timed=device == "cpu")
@@ -63,10 +70,12 @@ def pretrain_in_turn(race: Race, candidate: Candidate, text: PickText, seconds: 
     try:
         run_pretraining(race.store, planned, deadline)
     except OutOfTime:
-        race.notes.append(f"{candidate.label['en']}: no time to pre-train it")
+        race.note(
+            f"{candidate.label['en']}: no time to pre-train it", f"{candidate.label['ko']}: 사전 학습할 시간 없음"
+        )
         return None
     except UserError as error:
-        race.notes.append(f"{candidate.label['en']}: {error}")
+        race.note(*(f"{candidate.label[language]}: {error}" for language in ("en", "ko")))
         return None
     finally:
         race.journal.save()
@@ -107,16 +116,21 @@ def rank_round(
     order = [name for name in race.ranking() if name in {entry.contender.name for _, entry in results}]
     results.sort(key=lambda pair: order.index(pair[1].contender.name))
     race.rounds.append({
-        "stage": stage, "seconds": planned.seconds,
+        "stage": {"en": stage, "ko": STAGES[stage]}, "seconds": planned.seconds,
         "survivors": [candidate.name for candidate, _ in results[: planned.survivors]],
         "scores": {entry.contender.name: race.standing(entry.contender.name).score for _, entry in results},
     })  # fmt: skip
     return results
 
 
+def _note_untrained(race: Race, candidate: Candidate) -> None:
+    race.note(f"{candidate.label['en']}: no time to pre-train it", f"{candidate.label['ko']}: 사전 학습할 시간 없음")
+
+
 def _note_no_time(race: Race, stage: str, needed: float) -> None:
     left = max(0.0, race.clock.left - race.reserve())
-    race.notes.append(f"no {stage}: it needs about {needed:.0f} seconds, and {left:.0f} were left")
+    race.note(f"no {stage}: it needs about {needed:.0f} seconds, and {left:.0f} were left",
+              f"{STAGES[stage]} 안 함: 약 {needed:.0f}초가 필요한데 {left:.0f}초가 남음")  # fmt: skip
 
 
 class SharedRounds:
@@ -178,8 +192,9 @@ class SharedRounds:
             if race.store.state(planned.key) == "done":
                 encoders.append((candidate, read_encoder(race.store, planned)))
             else:
-                race.notes.append(f"{candidate.label['en']}: {error or 'its pre-training left nothing'}")
-                race.on_progress(race.notes[-1])
+                race.note(f"{candidate.label['en']}: {error or 'its pre-training left nothing'}",
+                          f"{candidate.label['ko']}: {error or '사전 학습에서 남은 것이 없음'}")  # fmt: skip
+                race.on_progress(race.notes[-1]["en"])
         self.pending = []
         race.journal.save()
         return encoders

@@ -1,10 +1,10 @@
 """The stages of a pick: who is tried, and in which order.
 
-Cheap contenders come first, so that there is something to return at any moment: baselines, then linear heads on the
+Cheap contenders come first, so that there is something to return at any moment: TF-IDF, then linear heads on the
 features of the starts. What is left of the time goes to word vectors of the text (after fine-tuning the starts where
-one of them is clearly ahead), to rounds of pre-training, and to
-fine-tuning the encoders whose features were best. Time that is left after that settles ties and goes into longer
-fine-tunings; a pick that has nothing left to try ends early.
+one of them is clearly ahead), to the bag of n-grams, which wins least often, to rounds of pre-training, and to
+fine-tuning the encoders whose features were best. Time that is left after that goes to what was refused under load, to
+more folds for ties, and to longer fine-tunings; a pick that has nothing left to try ends early.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def run_race(
         vectors_first = not is_ahead(race, probed)
         if text is not None and vectors_first:
             run_vectors(race, text, VECTOR_SHARE if scratch else LONG_VECTOR_SHARE)
+        race.run_late_baseline()
         for entry in probed:
             run_tuned(race, entry)
         if text is not None and not vectors_first:
@@ -70,13 +71,13 @@ def run_race(
 
 
 def use_time_left(race: Race) -> None:
-    """Settle ties and try longer fine-tunings while there is time, and say how it ended."""
+    """Try what was refused, more folds and longer fine-tunings while there is time, and say how it ended."""
     retry_refused(race)
     settle_ties(race)
     while retry_refused(race) or run_longer(race):
         settle_ties(race)
-    race.notes.append(race.journal.decide("ending", lambda: describe_ending(race)))
-    race.on_progress(race.notes[-1])
+    race.notes.append(race.journal.decide("how it ended", lambda: describe_ending(race)))
+    race.on_progress(race.notes[-1]["en"])
 
 
 def is_ahead(race: Race, probed: Sequence[Entry]) -> bool:
