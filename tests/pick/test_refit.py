@@ -1,0 +1,90 @@
+"""The final model learns from all labels, for as many updates as few labels need, whichever kind of contender wins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence, Sized
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.pick import contenders, tuning
+from etude.pick.contenders import BaselineContender, ProbeContender, TunedContender
+from etude.pick.data import PickData
+from etude.pick.encoders import Encoder
+from etude.pick.labels import read_labels
+from etude.runs.task_plan import task_module
+from etude.transfer import few_labels
+
+LABEL = {"en": "mini", "ko": "mini"}
+ENCODER = Encoder("mini", LABEL, Path("none"), "key", 0.0, {})
+COUNT = 100
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> PickData:
+    path = tmp_path / "labels.jsonl"
+    records = [{"text": f"text number {n}", "label": "ab"[n % 2]} for n in range(COUNT)]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    labelled, _ = read_labels("classify", path)
+    data = PickData.build(labelled, None, None, task_module("classify").Settings(), 0.2, seed=0)
+    assert len(data.chosen_on) == 80 and len(data.scored_on) == 20, "a fifth was set aside until here"
+    return data
+
+
+class FakeProbe:
+    """Remembers what it learns from, and what it says it learnt from."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.written = 0
+
+    def fit(self, features: object, numbers: Sequence[int], groups: object) -> str:
+        self.numbers = [int(number) for number in numbers]
+        return "head"
+
+    def write(self, head: str, out: Path, examples: Path, columns: object) -> None:
+        self.written = len(examples.read_text(encoding="utf-8").splitlines())
+
+
+def test_a_baseline(data: PickData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    class Fitted:
+        def save(self, out: Path) -> None:
+            out.mkdir()
+
+    def fit(name: str, kind: str, settings: object, examples: Sized, seed: int, **_: object) -> Fitted:
+        sizes.append(len(examples))
+        return Fitted()
+
+    monkeypatch.setattr(contenders.baselines, "fit", fit)
+    BaselineContender("tfidf", LABEL).refit(data, tmp_path / "best", None)
+    assert sizes == [COUNT]
+
+
+def test_a_linear_head(data: PickData, tmp_path: Path) -> None:
+    contender, fake = ProbeContender(ENCODER, "cpu"), FakeProbe()
+    contender._probe, contender._features = fake, object()  # type: ignore[assignment]
+    contender.refit(data, tmp_path / "best", None)
+    assert fake.numbers == list(range(COUNT)) and fake.written == COUNT
+
+
+def test_a_fine_tuning(data: PickData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the labels trained the final model, for 20 updates."""
+    calls: list[tuple[int, dict[str, Any]]] = []
+
+    def tune(
+        base: Path, task: str, examples: Path, folder: Path, columns: object, overrides: dict[str, Any],
+        deadline: float | None, *, shorten: bool,
+    ) -> None:  # fmt: skip
+        assert shorten, "a refit that would be late becomes shorter"
+        calls.append((len(examples.read_text(encoding="utf-8").splitlines()), overrides))
+
+    monkeypatch.setattr(tuning, "tune", tune)
+    monkeypatch.setattr(contenders, "open_pretrained", lambda folder: None)
+    monkeypatch.setattr(few_labels, "finetuning_overrides", lambda start, settings, examples: {})
+    TunedContender(ENCODER, "cpu").refit(data, tmp_path / "best", None)
+    ((examples, overrides),) = calls
+    assert examples == COUNT and overrides["train.steps"] >= few_labels.UPDATES
