@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.import_nodes import import_nodes
+
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "etude"
 
 # One rank a package, lowest first: a package uses itself and what stands before it.
@@ -35,7 +37,7 @@ def part(file: Path) -> str:
 
 def imports(source: str, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
     """(line, module) of every import in a module's text, also inside functions; relative ones made absolute."""
-    for node in ast.walk(ast.parse(source)):
+    for node in import_nodes(source):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -78,7 +80,7 @@ def import_graph(sources: dict[str, str]) -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for name, source in sources.items():
         graph[name] = set()
-        for node in ast.walk(ast.parse(source)):
+        for node in import_nodes(source):
             if isinstance(node, ast.Import):
                 graph[name] |= {alias.name for alias in node.names if alias.name in sources}
             elif isinstance(node, ast.ImportFrom) and node.module:
@@ -124,12 +126,13 @@ def family_probes(source: str) -> list[int]:
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or len(node.args) < 2:
             continue
-        subject, question = ast.unparse(node.args[0]), node.args[1]
+        question = node.args[1]
         if node.func.id == "isinstance":
             classes = {name.id for name in ast.walk(question) if isinstance(name, ast.Name)}
             classes |= {name.attr for name in ast.walk(question) if isinstance(name, ast.Attribute)}
             lines += [node.lineno] if classes & FAMILIES else []
         elif node.func.id in ("getattr", "hasattr") and isinstance(question, ast.Constant):
+            subject = ast.unparse(node.args[0])
             lines += [node.lineno] if subject.split(".")[-1] in ("model", "trunk", "teacher") else []
     return lines
 

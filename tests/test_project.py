@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from etude.extras import EXTRAS
+from tests.import_nodes import import_nodes
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -113,7 +114,7 @@ def third_party_imports() -> dict[str, set[str]]:
     """Top-level package -> the files of ours that import it; _typeshed is there for type checkers alone."""
     found: dict[str, set[str]] = {}
     for file in sorted((ROOT / "src" / "etude").rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in import_nodes(file.read_text(encoding="utf-8")):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
                 modules.append(node.module)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.text.prepare.test_prepare import as_bytes, some_text
+from tests.text.prepare.small_texts import as_bytes, some_text
 
 from etude.text.prepare import readers
 from etude.text.prepare.prepare import Progress, prepare

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tests.text.prepare.test_prepare import some_text
+from tests.text.prepare.small_texts import some_text
 from tests.text.remote.s3_server import S3Server, Trouble
 
 from etude.errors import UserError

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import zstandard
-from tests.text.prepare.test_prepare import as_bytes, some_text
+from tests.text.prepare.small_texts import as_bytes, some_text
 from tests.text.remote.s3_server import S3Server
 
 from etude.errors import UserError
