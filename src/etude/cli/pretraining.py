@@ -202,12 +202,12 @@ def bench_summary(result: Bench) -> str:
 # --- a run ------------------------------------------------------------------------------------------
 
 
-def present_pretrain(call: Call[Run], *, resume: Path | None = None, corpus: Path | None = None) -> None:
+def present_pretrain(call: Call[Run], *, resume: Path | None = None, corpus: str | None = None) -> None:
     """Prints how a pre-training ended.
 
     Args:
         resume: Go on with this run.
-        corpus: With --resume: where its corpus is now.
+        corpus: With --resume: where its corpus is now, a folder or a URL.
     """
     quiet = call.options["quiet"]
     if resume is None:

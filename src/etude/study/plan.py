@@ -45,14 +45,14 @@ class Draft:
     recipe: Recipe
     corpus: Corpus | None
     cost: Cost
-    corpus_folder: Path
+    corpus_folder: Path | str  # a URL of a corpus in a store
     start: StartWeights | None = None  # where it comes with its weights
     first: FirstWeights | None = None  # where its pre-training begins with weights from elsewhere
     teacher: Draft | None = None  # where it learns from another contender
 
     @property
     def fingerprint(self) -> str:
-        return f"not prepared yet: {self.corpus_folder.name}" if self.corpus is None else self.corpus.fingerprint
+        return f"not prepared yet: {Path(self.corpus_folder).name}" if self.corpus is None else self.corpus.fingerprint
 
     @cached_property
     def transfer_defaults(self) -> dict[bool, dict[str, Any]]:

@@ -69,7 +69,7 @@ def compute_reference(train: np.ndarray, valid: np.ndarray, vocab: int) -> tuple
     return float(-np.log(unigram[valid]).mean()), float(-np.log(bigram).mean())
 
 
-def load_reference(folder: Path, cache: Path) -> ReferenceLoss | None:
+def load_reference(folder: str | Path, cache: Path) -> ReferenceLoss | None:
     """Load the reference of a corpus, computed once and cached by its fingerprint; None without a valid split."""
     corpus = Corpus.open(folder)
     path = cache / f"{corpus.fingerprint}.json"

@@ -38,7 +38,7 @@ class StudyOutcomes:
         keys = [self.plan.bases[row.name, seed] for seed in range(self.plan.study.seeds.pretrain)]
         valid = [self.plan.store.result(key)["valid"] for key in keys if self.plan.store.state(key) == "done"]
         if valid:
-            reference = load_reference(row.draft.corpus.folder, self.plan.folder / "references")
+            reference = load_reference(row.draft.corpus.location, self.plan.folder / "references")
             progress = measure_progress(row.recipe, average_records(valid), reference)
             if progress is not None:
                 self.progress[row.name] = progress

@@ -24,6 +24,8 @@ from etude.text.checked_files import MANIFEST
 from etude.text.corpus.corpus import Corpus
 from etude.text.prepare.prepare import prepare
 from etude.text.prepare.sources import find_sources
+from etude.text.remote.remote_shards import RemoteFiles
+from etude.text.remote.urls import is_url, join_url, make_local
 from etude.world import World
 from etude.world.tasks.sampling import belongs
 
@@ -33,6 +35,17 @@ FIRST_UNSEEN = 100_000_000  # number of the first document of the town that no c
 def hash_json(value: Any) -> str:
     """Hash any JSON-serialisable value."""
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def holds_corpus(place: str) -> bool:
+    """Whether a folder or a URL is that of a prepared corpus; a URL of files names one, or has a pattern."""
+    place = str(make_local(place))
+    if not is_url(place):
+        return (Path(place) / MANIFEST).is_file()
+    if set(place) & set("*?["):
+        return False
+    manifest = join_url(place, MANIFEST)
+    return manifest in RemoteFiles(place).storage.read_all([manifest])
 
 
 @dataclass(frozen=True)
@@ -73,27 +86,35 @@ class TextSource:
     def changes(self) -> Alterations:
         return Alterations(self.text.share, self.text.noise, self.text.pseudo_words)
 
-    def corpus_folder(self, tokenizer: str) -> Path:
-        """Return the folder of a tokenizer's corpus, prepared or not."""
+    def corpus_folder(self, tokenizer: str) -> Path | str:
+        """Return the folder of a tokenizer's corpus, prepared or not; or the URL of one in a store."""
         if self.base is not None:
-            base, code = self.base.corpus_folder(tokenizer), cell_code.altered_corpus()
+            base, code = Path(self.base.corpus_folder(tokenizer)), cell_code.altered_corpus()
             key = hash_json([self.fingerprint, base.name, asdict(self.changes), code])
             return self.folder / "corpora" / f"{base.name}-remade-{key[:12]}"
         if self.text.corpus is not None:
-            return Path(self.text.corpus)
+            place = make_local(str(self.text.corpus))
+            return str(place) if is_url(place) else Path(place)
         code = cell_code.corpus()
         values = [self.fingerprint, tokenizer, self.text.valid, self.text.where, code]
         key = hash_json(values if self.text.pairs is None else [*values, self.text.pairs])
         return self.folder / "corpora" / f"{re.sub(r'[^a-z0-9]+', '-', tokenizer.lower())}-{key[:12]}"
 
     def is_ready(self, tokenizer: str) -> bool:
-        return (self.corpus_folder(tokenizer) / MANIFEST).is_file()
+        folder = self.corpus_folder(tokenizer)
+        return is_url(folder) or (Path(folder) / MANIFEST).is_file()
 
     def open_corpus(self, tokenizer: str, on_progress: Callable[[str], None] = lambda _: None) -> Corpus:
-        folder = self.corpus_folder(tokenizer)
+        place = self.corpus_folder(tokenizer)
         if not self.is_ready(tokenizer):
+            folder = Path(place)
             if self.base is not None:
                 base_corpus = self.base.open_corpus(tokenizer, on_progress)
+                if is_url(base_corpus.location):
+                    raise UserError(
+                        f"{base_corpus.location} is in a store, and a study alters text (share, noise, pseudo_words) "
+                        "of this machine alone. Copy the corpus to a folder and name that."
+                    )
                 on_progress(f"Making {folder.name} from {base_corpus.folder.name}")
                 write_altered(base_corpus.folder, folder, self.changes)
                 return Corpus.open(folder)
@@ -105,7 +126,7 @@ class TextSource:
                 files, folder, tokenizer=tokenizer, valid=self.text.valid, seed=self.text.seed, where=self.text.where,
                 pairs=self.text.pairs,
             )  # fmt: skip
-        return Corpus.open(folder)
+        return Corpus.open(place)
 
     def find_similar(self, tokenizer: str) -> Corpus | None:
         """Return the unaltered corpus if it is prepared and this one is not: FLOPs per token are the same."""
@@ -140,9 +161,10 @@ class TextSource:
 
     def open_held_out(self, tokenizer: str) -> Corpus:
         """Open the held-out split."""
-        corpus = Corpus.open(self.open_corpus(tokenizer).folder, split="valid")
+        corpus = self.open_corpus(tokenizer).open_split("valid")
         if not len(corpus.documents):
-            raise UserError(f"{corpus.folder} has no held-out part to make a task from: prepare it with --valid 0.02.")
+            problem = f"{corpus.location} has no held-out part to make a task from: prepare it with --valid 0.02."
+            raise UserError(problem)
         return corpus
 
     def label_senses(self, tokenizer: str) -> Iterator[dict[str, list[str]]]:

@@ -121,12 +121,13 @@ def read_study(
     """A study file with its changes; the arguments are those of `study`."""
     from etude.study.budget import parse_budget
     from etude.study.settings import Study
+    from etude.study.text_source import holds_corpus
 
     changes: dict[str, Any] = dict(settings or {})
     if budget:
         changes["budget"] = parse_budget(budget)
     if text:
-        is_corpus = len(text) == 1 and (Path(text[0]) / "manifest.json").is_file()
+        is_corpus = len(text) == 1 and holds_corpus(text[0])
         changes["text.world"] = None
         changes["text.files"] = None if is_corpus else list(text)
         changes["text.corpus"] = text[0] if is_corpus else None

@@ -353,7 +353,7 @@ def perplexity(
 
     Args:
         run: A run, a folder of transformers, or hf:ID of the hub.
-        text: A text file, or a prepared corpus.
+        text: A text file, or a prepared corpus, by its folder or its URL.
         stride: Tokens between windows; half the context unless given.
         part: Of a corpus: train or valid.
         device: cpu or cuda; a GPU where there is one.
@@ -361,15 +361,20 @@ def perplexity(
     from etude.inference.perplexity import perplexity as measure
     from etude.inference.perplexity import pseudo_perplexity
 
-    source = _read_source(Path(text), part) if isinstance(text, (str, Path)) else text
+    source = _read_source(text, part) if isinstance(text, (str, Path)) else text
     model = _open_model(run, device)
     return measure(model, source, stride) if model.model.causal else pseudo_perplexity(model, source)
 
 
-def _read_source(path: Path, part: str) -> str | Corpus:
-    """The text of a file, or a part of a corpus."""
+def _read_source(name: str | Path, part: str) -> str | Corpus:
+    """The text of a file, or a part of a corpus, here or in a store."""
     from etude.text.corpus.corpus import Corpus
+    from etude.text.remote.urls import is_url, make_local
 
+    name = make_local(name)
+    if is_url(name):
+        return Corpus.open(name, part)
+    path = Path(name)
     if path.is_dir():
         return Corpus.open(path, part)
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 class Verified:
     """What was checked in one folder; a damaged one raises UserError."""
 
-    folder: Path
+    folder: Path | str  # a URL of a corpus in a store
     kind: str  # run, corpus, graph, study, pick or export
     files: int
     notes: tuple[str, ...] = ()  # what could not be checked
@@ -22,14 +22,18 @@ def verify(folder: str | Path) -> Verified:
     Opening checks small files each time and large ones of a corpus by their length; this reads all of them.
 
     Args:
-        folder: A run, a corpus, a graph, an export, or the folder of a study or a pick.
+        folder: A run, a corpus, a graph, an export, or the folder of a study or a pick; of a corpus also its URL.
     """
     import json
 
     from etude.errors import UserError
     from etude.text.checked_files import MANIFEST
+    from etude.text.remote.urls import is_url, make_local
     from etude.text.run_checksums import CHECKSUMS, verify_checksums
 
+    folder = make_local(folder)
+    if is_url(folder):
+        return _verify_remote_corpus(str(folder))
     path = Path(folder)
     if (path / MANIFEST).is_file():
         try:
@@ -61,6 +65,19 @@ def _verify_corpus(folder: Path) -> Verified:
         Cooccurrences.open(counts, Corpus.open(folder).tokenizer.vocab, verify=True)
         files += 1 + len(FILES)
     return Verified(folder, "corpus", files)
+
+
+def _verify_remote_corpus(url: str) -> Verified:
+    """Fetch every file of a corpus in a store once and check it: its manifest names them all."""
+    from etude.text.corpus.corpus import Corpus
+    from etude.text.corpus.manifest import SPLITS
+
+    files, parts = 1, Corpus.open(url).manifest["parts"]
+    for split in SPLITS:
+        if split in parts and parts[split]["tokens"]:
+            Corpus.open(url, split, verify=True)
+            files += 1 + sum(len(shard["files"]) for shard in parts[split]["shards"])
+    return Verified(url, "corpus", files)
 
 
 def _verify_graph(folder: Path) -> Verified:
