@@ -16,6 +16,7 @@ import etude
 from etude.errors import UserError
 from etude.inference.abstention import FILE as ABSTENTION
 from etude.inference.abstention import Abstention, read_abstention
+from etude.pick import report
 from etude.pick.pick import PickResult
 from etude.world import World
 
@@ -68,6 +69,18 @@ def test_the_report_says_it_in_two_languages(picked: tuple[PickResult, list[str]
     assert "Which model is best here" in page and "여기서는 어떤 모형이 가장 좋은가" in page
     assert "etude predict best" in page and not re.search(r"https?://", page), "nothing is loaded from elsewhere"
     assert str(picked[0].folder) not in page
+    assert "정확도" in page and "5 folds, 3 times" in page and "5겹씩 3번" in page
+    for note in picked[0].results["notes"]:
+        assert note["en"] in page and note["ko"] in page and re.search("[가-힣]", note["ko"])
+
+
+def test_only_what_was_tried_is_beaten(picked: tuple[PickResult, list[str]]) -> None:
+    """Where there was time for bags of words alone, nothing is known of the others."""
+    result, claim = picked[0], "Nothing beats a bag of words here"
+    assert not any(line.startswith(claim) for line in report.summarize(result))
+    rows = [*result.results["rows"], {**result.results["rows"][0], "name": "vectors"}]
+    rival = PickResult(result.folder, {**result.results, "rows": rows})
+    assert any(line.startswith(claim) for line in report.summarize(rival))
 
 
 def test_the_same_pick_again_is_there_already(picked: tuple[PickResult, list[str]]) -> None:

@@ -371,6 +371,12 @@ class Race:
         return entry if entry.trials.answers else None
 
 
+def format_korean_seconds(seconds: float) -> str:
+    """As in 1분 5초."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}분 {rest}초" if minutes else f"{rest}초"
+
+
 def format_seconds(seconds: float) -> str:
     """As in 1m05s."""
     whole = round(seconds)

@@ -27,6 +27,8 @@ from etude.train import checkpoint
 from etude.transfer import error_report
 
 WORST = 20  # errors shown
+BAGS_OF_WORDS = ("tfidf", "ngrams")
+KOREAN_METRICS = {"accuracy": "정확도"}  # others keep their name in Korean
 
 
 class PickedFolder(Protocol):
@@ -53,7 +55,7 @@ def collect(
     rows = [_collect_row(race, name) for name in [*ranking, *others]]
     return {
         "task": data.labelled.kind, "score": data.scoring.score, "winner": winner.contender.name,
-        "label": winner.contender.label, "rows": rows, "folds": data.planned,
+        "label": winner.contender.label, "rows": rows, "folds": data.planned, "repeat": data.repeat,
         "labels": {"chosen_on": len(data.chosen_on), "scored_on": len(data.scored_on), "refit_on": len(data.refit_on),
                    "has_test": data.has_test},
         "held_out": score.json() if score is not None else None,
@@ -159,7 +161,8 @@ def summarize(picked: PickedFolder) -> list[str]:
             f"{format_points(score['high'])}) on {score['examples']:,} examples that nothing was chosen on."
         )
     lines.append(best)
-    if results["winner"] in ("tfidf", "ngrams"):
+    has_rival = any(row["is_selectable"] and row["name"] not in BAGS_OF_WORDS for row in results["rows"])
+    if results["winner"] in BAGS_OF_WORDS and has_rival:
         lines.append("Nothing beats a bag of words here, with this text and these minutes.")
     if results["not_exported"]:
         lines.append(f"Not exported: {results['not_exported']}")
@@ -176,6 +179,22 @@ def summarize(picked: PickedFolder) -> list[str]:
 def _both(english: str, korean: str) -> str:
     """A text in both languages; HTML in both."""
     return f'<span lang="en">{english}</span><span lang="ko">{korean}</span>'
+
+
+def _name_metric(results: dict[str, Any]) -> tuple[str, str]:
+    """The score's name in English and in Korean, as HTML."""
+    name = escape(results["score"].replace("_", " "))
+    return name, KOREAN_METRICS.get(results["score"], name)
+
+
+def _describe_folds(results: dict[str, Any]) -> tuple[str, str]:
+    """As in "5 folds, 3 times", in English and in Korean; picks of earlier versions did not store the repeat."""
+    folds, repeat = results["folds"], results.get("repeat", results["folds"])
+    if repeat == 1:
+        return "one split", "한 번 나눔"
+    if folds == repeat:
+        return f"{folds} folds", f"{folds}겹"
+    return f"{repeat} folds, {folds // repeat} times", f"{repeat}겹씩 {folds // repeat}번"
 
 
 def write(path: Path, results: dict[str, Any]) -> None:
@@ -202,11 +221,11 @@ def _render_header(results: dict[str, Any]) -> str:
     else:
         value = f"<b>{format_points(score['value'])}</b>"
         interval, count = _format_interval(score), f"{score['examples']:,}"
-        metric = escape(results["score"].replace("_", " "))
+        metric, metric_ko = _name_metric(results)
         answer = _both(
             f"Best: <b>{name}</b>, with {metric} {value} (95&nbsp;% {interval}) on {count} examples that nothing was "
             "chosen on.",
-            f"최고: <b>{name}</b>. 선택에 쓰지 않은 예시 {count}개에서 {metric} {value} (95&nbsp;% {interval}).",
+            f"최고: <b>{name}</b>. 선택에 쓰지 않은 예시 {count}개에서 {metric_ko} {value} (95&nbsp;% {interval}).",
         )
     best = next(row for row in results["rows"] if row["name"] == results["winner"])
     if majority is not None and best["score"] <= majority["score"]:
@@ -253,7 +272,7 @@ def _render_table(results: dict[str, Any]) -> str:
     cost, fit = _both("pre-training", "사전 학습"), _both("one fit", "학습 한 번")
     table = (
         f'<div class="scroll"><table class="board"><thead><tr><th></th><th>{_both("contender", "후보")}</th>'
-        f'<th class="n">{escape(results["score"].replace("_", " "))}</th><th class="plot">'
+        f'<th class="n">{_both(*_name_metric(results))}</th><th class="plot">'
         f'{charts.draw_scale(axis, "points")}</th><th class="n">{cost}</th><th class="n">{fit}</th></tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
@@ -331,13 +350,14 @@ def _render_use(results: dict[str, Any]) -> str:
 def _render_methods(results: dict[str, Any]) -> str:
     labels, calibration = results["labels"], results["calibration"]
     counts = {name: f"{labels[name]:,}" for name in ("scored_on", "chosen_on", "refit_on")}
+    folds = _describe_folds(results)
     origin = ("the test file", "테스트 파일") if labels["has_test"] else ("a stratified share", "층화 표본")
     lines = [
         _both(
             f"{counts['scored_on']} examples ({origin[0]}) were set aside first; contenders were compared on "
-            f"{counts['chosen_on']} by {results['folds']} folds; the final model learnt from all {counts['refit_on']}.",
+            f"{counts['chosen_on']} by {folds[0]}; the final model learnt from all {counts['refit_on']}.",
             f"먼저 {counts['scored_on']}개({origin[1]})를 따로 두고, {counts['chosen_on']}개를 "
-            f"{results['folds']}겹으로 나누어 후보를 비교했으며, "
+            f"교차 검증({folds[1]})으로 나누어 후보를 비교했으며, "
             f"최종 모형은 {counts['refit_on']}개 모두에서 학습했습니다.",
         )
     ]

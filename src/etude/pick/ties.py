@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from etude.pick.contenders import Label
-from etude.pick.race import Entry, Race, format_seconds
+from etude.pick.race import Entry, Race, format_korean_seconds, format_seconds
 
 SLOWER = 1.3  # a fold may take so many times what the others took
 
@@ -55,23 +55,24 @@ def describe_ending(race: Race) -> Label:
     if not tied:
         return {"en": "Nothing could be compared.", "ko": "비교할 수 있는 것이 없었습니다."}
     leader, rivals = entries[tied[0]].contender.label, len(tied) - 1
-    spent, total = format_seconds(race.clock.spent), format_seconds(race.clock.total)
+    seconds = race.clock.spent, race.clock.total
+    (spent, total), (spent_ko, total_ko) = map(format_seconds, seconds), map(format_korean_seconds, seconds)
     if not rivals:
         return {
             "en": f"Settled after {spent} of {total}: {leader['en']} leads clearly, and nothing is left to try that "
             "could pay.",
-            "ko": f"{total} 중 {spent} 뒤 결정: {leader['ko']}의 우위가 뚜렷하고, 더 시도할 만한 것이 없습니다.",
+            "ko": f"{total_ko} 중 {spent_ko} 뒤 결정: {leader['ko']}의 우위가 뚜렷하고, 더 시도할 만한 것이 없습니다.",
         }
     others = f"{leader['en']} and {rivals} other{'s' if rivals > 1 else ''} are within their error"
     near = f"{leader['ko']} 외 {rivals}개가 오차 범위 안에 있습니다"
     if min(len(entries[name].trials.answers) for name in tied) == len(race.data.folds):
         return {
             "en": f"Ended after {spent} of {total}: {others} after all folds.",
-            "ko": f"{total} 중 {spent} 뒤 종료: 모든 겹에서 비교한 뒤에도 {near}.",
+            "ko": f"{total_ko} 중 {spent_ko} 뒤 종료: 모든 겹에서 비교한 뒤에도 {near}.",
         }
     return {
         "en": f"Ended after {spent} of {total}: {others}, and more folds take too long.",
-        "ko": f"{total} 중 {spent} 뒤 종료: {near}. 겹을 더할 시간은 없습니다.",
+        "ko": f"{total_ko} 중 {spent_ko} 뒤 종료: {near}. 겹을 더할 시간은 없습니다.",
     }
 
 
