@@ -8,10 +8,11 @@ clients with a connection each, which ask for vectors and fill blanks. Every ans
 same text gets alone, in Python, after the clock has stopped. Server and clients share the machine's cores, so the
 limit is one of both; the CPU seconds of each stand beside it, which hold on a busy machine too.
 
-1. latency of one client alone
+1. latency of one client alone: it asks again as soon as it has its answer
 2. 200 clients for --seconds, the server as it comes and then one request at a time (A B A B): lost, wrong, requests a
    second. The server of one request at a time has one thread or a thread a core, whichever answers more.
-3. arrivals at random (Poisson) at half of that limit: p95 against the latency of one client alone
+3. arrivals at random (Poisson) at half of the limit just measured: p95 against the median of one client alone, which
+   is measured right before, on the same server; with the size of batches and the CPU seconds of a request
 4. resident memory over --requests requests
 """
 
@@ -28,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -263,6 +265,36 @@ def measure_limit(port: int, pid: int, questions: Sequence[Question], clients: i
     return count / passed
 
 
+def count_batches(port: int) -> tuple[float, float]:
+    """(forward passes, requests in them) since the start of a server."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response:
+        text = response.read().decode()
+    values = {name: re.search(rf"^etude_batch_requests_{name} (\S+)$", text, re.MULTILINE) for name in ("count", "sum")}
+    passes, requests = (float(match[1]) for match in values.values() if match is not None)
+    return passes, requests
+
+
+def measure_half(port: int, pid: int, questions: Sequence[Question], rate: float, seconds: float) -> float:
+    """How many times the latency of one client alone the p95 of arrivals at a rate is; prints what became of them."""
+    tally = asyncio.run(ask_in_turn(port, questions, 1, 60, 300))
+    alone, alone_p95 = percentile(tally.seconds, 0.5), percentile(tally.seconds, 0.95)
+    passes, batched = count_batches(port)
+    start, server = time.perf_counter(), cpu_seconds(pid)
+    tally = asyncio.run(ask_at_rate(port, questions, rate, seconds))
+    passed, server = time.perf_counter() - start, cpu_seconds(pid) - server
+    passes, batched = (now - before for now, before in zip(count_batches(port), (passes, batched), strict=True))
+    p95 = percentile(tally.seconds, 0.95)
+    print(
+        f"one client: median {alone:.1f} ms, p95 {alone_p95:.1f} ms; half load ({rate:.0f}/s): median "
+        f"{percentile(tally.seconds, 0.5):.1f} ms, p95 {p95:.1f} ms = {p95 / alone:.2f} x the median alone, "
+        f"{p95 / alone_p95:.2f} x its p95; {tally.lost} lost, {tally.wrong} wrong, statuses {tally.statuses}; "
+        f"{batched / passes:.1f} requests a pass; CPU a request: server {1000 * server / len(tally.seconds):.1f} ms; "
+        f"{server / passed:.1f} cores",
+        flush=True,
+    )
+    return p95 / alone
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--seconds", type=float, default=60)
@@ -279,30 +311,20 @@ def main() -> None:
         questions = make_questions(run, lines, 400)
         print(f"{options.recipe}; {os.cpu_count()} cores, load before {os.getloadavg()[0]:.1f}", flush=True)
         limits: dict[Setup, list[float]] = {BATCHED: [], **{setup: [] for setup in ALONE}}
-        alone = 0.0
-        for turn in range(options.turns):
+        ratios: list[float] = []  # of half load, a turn each
+        for _ in range(options.turns):
             for setup, rates in limits.items():
                 with serving(run, setup) as (port, pid):
                     asyncio.run(ask_in_turn(port, questions, 1, 60, 50))  # warm up
-                    if turn == 0 and setup == BATCHED:
-                        tally = asyncio.run(ask_in_turn(port, questions, 1, 60, 300))
-                        alone = percentile(tally.seconds, 0.5)
-                        print(f"one client: median {alone:.1f} ms, p95 {percentile(tally.seconds, 0.95):.1f} ms")
-                    rates.append(measure_limit(port, pid, questions, options.clients, options.seconds, setup.name))
+                    rate = measure_limit(port, pid, questions, options.clients, options.seconds, setup.name)
+                    rates.append(rate)
+                    if setup == BATCHED:
+                        ratios.append(measure_half(port, pid, questions, rate / 2, options.seconds))
         together = statistics.median(limits[BATCHED])
         single = max(statistics.median(limits[setup]) for setup in ALONE)
-        print(
-            f"throughput: {together:.0f}/s against {single:.0f}/s one at a time: {together / single:.2f} x", flush=True
-        )
+        print(f"throughput: {together:.0f}/s against {single:.0f}/s one at a time: {together / single:.2f} x")
+        print(f"p95 at half load: {statistics.median(ratios):.2f} x the latency alone", flush=True)
         with serving(run, BATCHED) as (port, pid):
-            asyncio.run(ask_in_turn(port, questions, 1, 60, 50))
-            tally = asyncio.run(ask_at_rate(port, questions, together / 2, options.seconds))
-            p95 = percentile(tally.seconds, 0.95)
-            print(
-                f"half load ({together / 2:.0f}/s): median {percentile(tally.seconds, 0.5):.1f} ms, p95 {p95:.1f} ms = "
-                f"{p95 / alone:.2f} x alone; {tally.lost} lost, {tally.wrong} wrong, statuses {tally.statuses}",
-                flush=True,
-            )
             part, sizes = options.requests // 10, []
             for _ in range(10):
                 asyncio.run(ask_in_turn(port, questions, 50, 600, part))
