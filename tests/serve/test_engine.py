@@ -305,3 +305,27 @@ def test_a_server_keeps_no_states_of_the_texts_it_has_read(
     served = ServedModel.open(frozen, "cpu")
     served.endpoints["predict"].answer([PredictRequest(input=["the cat", "a dog ran"])])
     assert isinstance(opened.model, LayerFeatures) and not opened.model.cache
+
+
+def test_unknown_words_do_not_fill_the_memory(runs: ToyRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that reads letters numbers the words it does not know; a server is asked for ever new ones."""
+    monkeypatch.setattr("etude.serve.served_model.MOST_WORDS", 20)
+    for name in ("elmo-toy", "fasttext-toy"):
+        served = ServedModel.open(runs(name), "cpu")
+        texts = [f"the wug{number} sat by the blick{number}" for number in range(30)]
+        with serving(served) as server:
+            vectors = [post(server, "encode", input=text)[0]["vector"] for text in texts]
+        assert served.spellers and all(speller.new_word_count <= 23 for speller in served.spellers), name
+        np.testing.assert_allclose(vectors, etude.load(runs(name)).encode(texts), atol=1e-5, err_msg=name)
+
+
+def test_a_server_starts_without_the_compiler_of_torch(runs: ToyRuns) -> None:
+    """Its import takes seconds, and nothing is compiled."""
+    folders = [str(runs(name)) for name in ("bert-toy", "elmo-toy", "tuned")]
+    code = (
+        "import sys; from etude.serve.served_model import ServedModel; from etude.serve.server import Server; "
+        f"[ServedModel.open(path, 'cpu') for path in {folders}]; "
+        "print([name for name in sys.modules if name.startswith(('torch._dynamo.', 'torch._inductor.', 'sympy.'))])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

@@ -154,6 +154,20 @@ def test_a_tag_has_one_colour_in_all_texts(page: Any, server: Server) -> None:
     assert classes == ["span t1", "span t1"]
 
 
+def test_tagged_words_stand_as_in_a_sentence(page: Any, server: Server) -> None:
+    page.goto(f"{server.address}/")
+    page.wait_for_selector("#ask")
+    texts = page.evaluate("""async () => {
+      const {showPrediction} = await import("/static/answers.js");
+      const tokens = ["She", "left", "(", "Seoul", ")", ",", "New", "York", "."], place = {type: "LOC"};
+      const entities = [{...place, start: 3, end: 4}, {...place, start: 6, end: 8}];
+      const part = showPrediction([{tokens, tags: tokens.map(() => "O"), entities}], ["…"], {})[0];
+      part.querySelectorAll("sup").forEach(each => each.remove());
+      return [".tagged", ".span", ".span:last-of-type"].map(each => part.querySelector(each).textContent);
+    }""")
+    assert texts == ["She left (Seoul), New York.", "Seoul", "New York"]
+
+
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_the_head_of_a_phone_has_whole_words(page: Any, server: Server, language: str) -> None:
     page.set_viewport_size({"width": 360, "height": 740})

@@ -49,7 +49,7 @@ class ToyRuns:
             steps = {"train.steps": 2}
             etude.finetune(self("bert-toy"), "classify", train=examples, out=place, quiet=True, settings=steps)
             return
-        kind = "word" if name.startswith("elmo") else "wordpiece"  # ELMo reads words by their letters
+        kind = "word" if name.startswith(("elmo", "fasttext")) else "wordpiece"  # they read words by their letters
         tokenizer = Tokenizer.train(f"{kind}:60", [TEXT, "a dog ran"] * 5)
         recipe = Recipe.load(name).resolve(vocab=tokenizer.vocab)
         place.mkdir()

@@ -20,7 +20,7 @@ from etude.hub.family import Family, published_activation
 from etude.hub.tokenizer_files import make_tokenizer_configs
 from etude.hub.weights import read_config, read_tensors
 from etude.models import transformer
-from etude.recipes.model_memory import explain_oversize
+from etude.recipes.model_memory import explain_oversize, shapes_only
 from etude.recipes.schema import Recipe
 from etude.text.tokenizer.special_tokens import Specials
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -163,7 +163,7 @@ def trim_vocab(tensors: Mapping[str, Tensor], vocab: int) -> tuple[dict[str, Ten
 
 def compute_shapes(recipe: Recipe, special: Specials) -> dict[str, tuple[int, ...]]:
     """Return the names and shapes of all tensors of a recipe, without allocating them."""
-    with torch.device("meta"), explain_oversize(recipe.name):
+    with shapes_only(), explain_oversize(recipe.name):
         model = recipe.build_model()
         learner = nn.ModuleDict({"model": model, "objective": recipe.build_objective(model, special)})
     return {name: tuple(tensor.shape) for name, tensor in learner.state_dict().items()}

@@ -81,6 +81,7 @@ class Static(Model):
         self.subword_rows: tuple[np.ndarray, np.ndarray] | None = None
         self._rows: dict[torch.device, tuple[Tensor, Tensor]] = {}  # the same on the devices that asked for it
         self._closed_ids: list[int] = []  # the tokenizer's own reading of the speller's words
+        self._generation = 0  # of the speller's words in it
         self.reset()
 
     def reset(self) -> None:
@@ -102,6 +103,7 @@ class Static(Model):
             return tokenizer
         if self.speller is None or self.speller.fingerprint != tokenizer.fingerprint:
             self.speller, self._closed_ids = OpenVocabularyTokenizer.from_tokenizer(tokenizer), []
+            self._generation = self.speller.generation
         return self.speller
 
     def set_spellings(self, words: Sequence[str | None]) -> None:
@@ -175,6 +177,8 @@ class Static(Model):
         if not bool((tokens >= self.vocab).any()):
             return tokens, None
         ids = tokens.cpu().numpy()
+        if self._generation != self.speller.generation:
+            self._closed_ids, self._generation = [], self.speller.generation
         new = np.arange(len(self._closed_ids), self.speller.id_count - self.speller.vocab) + self.speller.vocab
         self._closed_ids += self.speller.to_closed_vocabulary(new).tolist()
         open_places = np.flatnonzero(ids >= self.speller.vocab)

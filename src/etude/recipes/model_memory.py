@@ -6,16 +6,22 @@ where a tensor is its shape alone, and its bytes are compared with the memory th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 
 from torch import Tensor, device, get_default_device
+from torch.nn import init
+from torch.overrides import TorchFunctionMode
 from torch.random import fork_rng
 
 from etude.errors import UserError
 from etude.models.base import Model
 from etude.train.memory import machine_memory
+
+DRAWS: frozenset[Callable[..., object]] = frozenset(
+    {Tensor.normal_, Tensor.uniform_, init.normal_, init.uniform_, init.trunc_normal_, init.kaiming_uniform_}
+)
 
 
 def build_within_memory(build: Callable[[], Model], name: str) -> Model:
@@ -36,8 +42,31 @@ def build_within_memory(build: Callable[[], Model], name: str) -> Model:
 
 def measure_bytes(build: Callable[[], Model], name: str) -> int:
     """Return the bytes of a model's weights without allocating them."""
-    with device("meta"), fork_rng(devices=[]), explain_oversize(name):
+    with shapes_only(), fork_rng(devices=[]), explain_oversize(name):
         return sum(tensor.nbytes for tensor in _distinct_tensors(build()))
+
+
+class SkippedDraws(TorchFunctionMode):
+    """Leaves tensors on the meta device undrawn: torch draws them there by code that imports its compiler."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Iterable[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        tensor = args[0] if args else (kwargs or {}).get("tensor")
+        if func in DRAWS and isinstance(tensor, Tensor) and tensor.is_meta:
+            return tensor
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """Build modules on the meta device, where a tensor is its shape alone, without their first values."""
+    with device("meta"), SkippedDraws():
+        yield
 
 
 @contextmanager

@@ -203,13 +203,11 @@ class Recipe:
 
     def _with_rows(self) -> Self:
         """Length and size of rows as the objective takes them, learnt from one built without memory."""
-        import torch
-
-        from etude.recipes.model_memory import explain_oversize
+        from etude.recipes.model_memory import explain_oversize, shapes_only
 
         special = Specials() if self.reads_graph else Specials(*range(len(TRAINED_SPECIALS)))
         try:
-            with torch.device("meta"), explain_oversize(self.name):
+            with shapes_only(), explain_oversize(self.name):
                 objective = self.build_objective(self.build_model(), special)
             if objective.row_tokens is not None:
                 schedule.full_rows(self.train, objective.row_tokens)

@@ -233,7 +233,10 @@ class Engine:
         if not admitted:
             return
         try:
-            with admitted[0].served.turn:
+            served = admitted[0].served
+            with served.turn:
+                if served.name not in self.generators:  # texts that are being written hold ids
+                    served.forget_words()
                 results = admitted[0].endpoint.answer([job.request for job in admitted])
             bodies = [_encode(job, result) for job, result in zip(admitted, results, strict=True)]
         except Exception as fault:

@@ -43,6 +43,8 @@ from etude.view.paths import require_graph_task
 
 STATELESS_TASKS = frozenset({"classify", "pair", "similarity", "tag", "span", "choice", "rank"})
 
+MOST_WORDS = 100_000  # unknown words that have an id: some ten megabytes
+
 
 @dataclass(frozen=True)
 class ServedModel:
@@ -58,6 +60,7 @@ class ServedModel:
     pairs: tuple[str, str] | None = None  # of a translation model
     generates: bool = False
     folder: Path | None = None  # where it lies, if on this machine
+    spellers: tuple[OpenVocabularyTokenizer, ...] = ()  # what numbers unknown words
     # held while it answers: a lock, unless several threads may ask it at once
     turn: AbstractContextManager[object] = field(default_factory=threading.Lock)
 
@@ -91,6 +94,7 @@ class ServedModel:
             run.pairs if run else None,
             "generate" in candidates,
             Path(folder).resolve() if Path(folder).exists() else None,
+            _list_spellers(model, tuned),
             nullcontext() if _is_stateless(model, tuned) else threading.Lock(),
         )
 
@@ -111,6 +115,12 @@ class ServedModel:
             roles=self.roles,
             pairs=list(self.pairs or ()),
         )
+
+    def forget_words(self) -> None:
+        """Take the ids of unknown words back where they are many; for a moment at which no answer is under way."""
+        for speller in self.spellers:
+            if speller.new_word_count > MOST_WORDS:
+                speller.forget_words()
 
     def count_tokens(self, texts: Sequence[str]) -> int:
         """How many tokens the texts have; words of a model without a tokenizer."""
@@ -134,6 +144,14 @@ def _reorder(model: LoadedModel, tuned: TaskModel | None) -> None:
     """Put the weights of linear layers on an Arm CPU in the order of its products: small batches wait for that."""
     for module in (model.model, model.objective, *((tuned.model, tuned.task) if tuned is not None else ())):
         reorder_weights(module)
+
+
+def _list_spellers(model: LoadedModel, tuned: TaskModel | None) -> tuple[OpenVocabularyTokenizer, ...]:
+    """The tokenizers that number unknown words, of all parts that read letters."""
+    tokenizers = [model.tokenizer]
+    if tuned is not None:
+        tokenizers.append(tuned.model.attach_tokenizer(tuned.tokenizer))  # the one that it has, if it reads letters
+    return tuple(dict.fromkeys(each for each in tokenizers if isinstance(each, OpenVocabularyTokenizer)))
 
 
 def _is_stateless(model: LoadedModel, tuned: TaskModel | None) -> bool:

@@ -89,23 +89,25 @@ function showList(answer, input) {
   return bars(...order.map((at, rank) => bar(String(items[at] ?? at), weights[at] / total, are_shares ? percent(answer.scores[at]) : answer.scores[at].toFixed(3), rank === 0)));
 }
 
-// Words as a sentence: no space before a full stop.
-const join = words => words.join(" ").replace(/ ([.,;:!?%)\]”’])/g, "$1");
+// Words as a sentence: no space before a full stop, none behind an opening bracket.
+const closes = word => /^[.,;:!?%)\]}”’…。、，]/.test(word), opens = word => /^[(\[{“‘]$/.test(word);
+const gap = (words, at) => (at > 0 && at < words.length && !closes(words[at]) && !opens(words[at - 1]) ? " " : "");
+const join = (words, start, end) => words.slice(start, end).map((word, at) => (at ? gap(words, start + at) : "") + word).join("");
 
 const listTags = answer => (answer.tags ? answer.entities || answer.tags.map((tag, at) => ({type: tag, start: at, end: at + 1})) : []);
 
 // Words with their tags: entities as coloured spans, other tags under each word.
 function showTags(answer, types) {
   const colour = type => `t${types.indexOf(type) % 8}`;
-  const spans = listTags(answer);
+  const spans = listTags(answer), words = answer.tokens;
   const text = h("p", {class: "tagged"});
   let at = 0;
   for (const span of [...spans].sort((left, right) => left.start - right.start)) {
-    if (span.start > at) text.append(`${join(answer.tokens.slice(at, span.start))} `);
-    text.append(h("span", {class: `span ${colour(span.type)}`}, join(answer.tokens.slice(span.start, span.end)), h("sup", {}, span.type)), " ");
+    if (span.start > at) text.append(gap(words, at) + join(words, at, span.start));
+    text.append(gap(words, span.start), h("span", {class: `span ${colour(span.type)}`}, join(words, span.start, span.end), h("sup", {}, span.type)));
     at = span.end;
   }
-  if (at < answer.tokens.length) text.append(join(answer.tokens.slice(at)));
+  if (at < words.length) text.append(gap(words, at) + join(words, at, words.length));
   return [text, spans.length ? null : h("p", {class: "small"}, t("nothing_tagged"))];
 }
 

@@ -1,9 +1,9 @@
 """A word-level tokenizer with an open vocabulary, for models that read words by their characters.
 
 An id below `vocab` is a word of the tokenizer, and what such a model predicts. A word that is not in the vocabulary,
-or only in another spelling (lower case), gets an id of its own from `vocab` on when it is first met, and keeps it as
-long as the tokenizer lives. These ids are never saved: they carry words through code that passes ids, and the model
-turns them into character ids (`char_ids`).
+or only in another spelling (lower case), gets an id of its own from `vocab` on when it is first met, and keeps it
+until `forget_words`: a server is asked for ever new words, and calls that between two requests. These ids are never
+saved: they carry words through code that passes ids, and the model turns them into character ids (`char_ids`).
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class OpenVocabularyTokenizer(Tokenizer):
         self._new_numbers: dict[str, int] = {}
         self._new_words: list[str] = []
         self._lock = threading.Lock()
+        self.generation = 0  # counts `forget_words`: what was remembered by id before is no longer true
         end_ids = {self.special.end, self.special.separator} - {None}
         self._sentence_markers = dict.fromkeys(end_ids, SENTENCE_END)
         if self.special.start is not None and self.special.start not in end_ids:
@@ -80,6 +81,17 @@ class OpenVocabularyTokenizer(Tokenizer):
     def id_count(self) -> int:
         """Ids in use: those of the vocabulary and of the unknown words met so far."""
         return self.vocab + len(self._new_words)
+
+    @property
+    def new_word_count(self) -> int:
+        """Unknown words that have an id."""
+        return len(self._new_words)
+
+    def forget_words(self) -> None:
+        """Take the ids of all unknown words back; for a moment at which nothing holds such ids."""
+        with self._lock:
+            self._new_numbers, self._new_words = {}, []
+            self.generation += 1
 
     # --- ids to words -------------------------------------------------------------------------------
 
