@@ -92,7 +92,7 @@ def test_it_is_learnt_along_and_not_kept() -> None:
     assert "head.bias" in speaking.persistent_state() and "matching.fit.weight" not in speaking.persistent_state()
     optimizer = torch.optim.AdamW([*student.parameters(), *objective.parameters()], lr=1e-2)
     batch, seen = batch_of(objective), []
-    for _ in range(60):
+    for _ in range(40):
         terms = objective.loss(student, batch)
         seen.append({name: term.sum.item() / term.count for name, term in terms.items()})
         sum(term.sum / term.count for term in terms.values()).backward()
