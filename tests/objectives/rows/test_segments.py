@@ -1,9 +1,8 @@
-"""Rows of segments: true to the text, true to BERT's, ALBERT's and ELECTRA's construction, whole and static."""
+"""Rows of segments: true to the text, whole and static."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -15,167 +14,12 @@ from hypothesis import strategies as st
 
 from etude.errors import UserError
 from etude.objectives.base import IGNORE
-from etude.objectives.rows.segments import Rules, SegmentRow, SegmentRows, cut_end, fit
+from etude.objectives.rows.segments import Rules, SegmentRows, cut_end, fit
 from etude.objectives.rows.walks import Draws, high_product, ones
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.tokenizer import Tokenizer
 from tests.objectives.one_row import OneByOne
-from tests.objectives.small_corpus import tokenizer
-
-CLS, SEP = 2, 3
-VOCAB = 20_000
-Document = list[list[int]]
-
-
-def rules(length: int = 32, times: int = 8, **changes: Any) -> Rules:
-    return replace(Rules(length=length, row_tokens=times * length, markers=(CLS, SEP)), **changes)
-
-
-def corpus_of(documents: list[Document], words: list[list[list[bool]]] | None = None) -> Corpus:
-    return Corpus.from_documents(documents, tokenizer(VOCAB), words)
-
-
-class Numbered:
-    """A corpus whose tokens are all different, so that each tells where it stood."""
-
-    def __init__(self, sizes: list[list[int]]) -> None:
-        ids = iter(range(6, VOCAB))
-        self.documents = [[[next(ids) for _ in range(size)] for size in sentences] for sentences in sizes]
-        self.corpus = corpus_of(self.documents)
-        self.document, self.sentence, self.first, self.last = {}, {}, set(), set()
-        number = 0
-        for place, document in enumerate(self.documents):
-            for sentence in document:
-                self.first.add(sentence[0])
-                self.last.add(sentence[-1])
-                for token in sentence:
-                    self.document[token], self.sentence[token] = place, number
-                number += 1
-
-
-def sequences(row: SegmentRow) -> Iterator[tuple[list[int], list[int], int]]:
-    """A, B and label of each sequence, markers checked and taken off."""
-    assert row.bounds[0] == 0 and row.bounds[-1] == len(row.tokens)
-    assert len(row.labels) == len(row.bounds) - 1 <= row.most
-    for (start, stop), label in zip(pairwise(row.bounds.tolist()), row.labels.tolist(), strict=True):
-        tokens = row.tokens[start:stop].tolist()
-        kinds = [0] * len(tokens) if row.segments is None else row.segments[start:stop].tolist()
-        assert tokens[0] == CLS
-        if len(tokens) == 1:  # no room for more
-            yield [], [], label
-            continue
-        assert tokens[-1] == SEP
-        middle = tokens.index(SEP)
-        assert kinds == [0] * (middle + 1) + [1] * (len(tokens) - middle - 1)
-        assert not {CLS, SEP} & set(tokens[1:middle] + tokens[middle + 1 : -1])
-        yield tokens[1:middle], tokens[middle + 1 : -1], label
-
-
-def text(seed: int = 0, documents: int = 40, sentences: int = 12, tokens: int = 14) -> list[list[int]]:
-    draw = random.Random(seed)
-    return [[draw.randint(1, tokens) for _ in range(draw.randint(1, sentences))] for _ in range(documents)]
-
-
-# --- BERT's, ALBERT's and ELECTRA's own way, one token at a time ------------------------------------
-
-
-def slow_pass(
-    documents: list[Document], rules: Rules, draw: random.Random
-) -> Iterator[tuple[list[int], list[int], int]]:
-    """All sequences of one pass over the corpus, by the published algorithm."""
-    most = rules.length - 3
-    for number, document in enumerate(documents):
-        target = draw.randint(2, most) if draw.random() < rules.short_rate else most
-        place, chunk = 0, []
-        while place < len(document):
-            chunk.append(document[place])
-            if place == len(document) - 1 or sum(map(len, chunk)) >= target:
-                cut = draw.randint(1, len(chunk) - 1) if len(chunk) > 1 else 1
-                first = [token for sentence in chunk[:cut] for token in sentence]
-                second = [token for sentence in chunk[cut:] for token in sentence]
-                label = 0
-                if len(chunk) == 1 or (rules.sentence == "next" and draw.random() < 0.5):
-                    label, second = 1, []
-                    for _ in range(10):
-                        other = draw.randint(0, len(documents) - 1)
-                        if other != number:
-                            break
-                    for sentence in documents[other][draw.randint(0, len(documents[other]) - 1) :]:
-                        second += sentence
-                        if len(second) >= target - len(first):
-                            break
-                    place -= len(chunk) - cut
-                elif rules.sentence == "order" and draw.random() < 0.5:
-                    first, second, label = second, first, 1
-                first, second = list(first), list(second)
-                while len(first) + len(second) > most:
-                    longer = first if len(first) > len(second) else second
-                    longer.pop(0 if draw.random() < 0.5 else -1)
-                yield first, second, label
-                chunk = []
-            place += 1
-
-
-def marked(sizes: list[list[int]]) -> list[Document]:
-    """Sentences that show their ends: 6 first, 7 last, 8 between, 9 alone."""
-    return [[[9] if size == 1 else [6, *[8] * (size - 2), 7] for size in document] for document in sizes]
-
-
-def statistics(made: list[tuple[list[int], list[int], int]], full: int) -> dict[str, float]:
-    """Means over the sequences of one pass."""
-    first = np.array([len(a) for a, _, _ in made])
-    second = np.array([len(b) for _, b, _ in made])
-    label = np.array([label for _, _, label in made])
-    size = first + second
-    return {
-        "label": label.mean(),
-        "label of short ones": label[size < full].mean(),
-        "tokens of A": first.mean(),
-        "tokens of B": second.mean(),
-        "tokens": size.mean(),
-        "tokens, squared": (size**2).mean(),
-        "A times B": (first * second).mean(),
-        "full": (size == full).mean(),
-        "below a half": (size < full / 2).mean(),
-        "tokens where label is 1": size[label == 1].mean(),
-        "A where label is 1": first[label == 1].mean(),
-        "A begins a sentence": np.mean([a[0] in (6, 9) for a, _, _ in made]),
-        "A ends a sentence": np.mean([a[-1] in (7, 9) for a, _, _ in made]),
-        "B begins a sentence": np.mean([b[0] in (6, 9) for _, b, _ in made]),
-        "B ends a sentence": np.mean([b[-1] in (7, 9) for _, b, _ in made]),
-    }
-
-
-def compare(sentence: Any, documents: int, passes: int, length: int = 48) -> int:
-    """Both ways over the same text, within 3 standard errors from pass to pass. Returns the sequences seen."""
-    made = marked(text(seed=4, documents=documents))
-    corpus = corpus_of(made)
-    # one row a pass: what happens at the ends of a row is lost among its sequences
-    wanted = rules(length, times=max(1, corpus.total // length), sentence=sentence)
-    rows = SegmentRows(corpus, 5, wanted)
-    draw, fast, slow, seen = random.Random(6), [], [], 0
-    for number in range(passes):
-        row = list(sequences(rows[number * len(rows)]))[:-1]
-        seen += len(row)
-        fast.append(statistics(row, length - 3))
-        slow.append(statistics(list(slow_pass(made, wanted, draw)), length - 3))
-    for name in fast[0]:
-        a, b = (np.array([one[name] for one in side]) for side in (fast, slow))
-        error = np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / passes)
-        assert abs(a.mean() - b.mean()) <= 3 * error, (name, a.mean(), b.mean(), error)
-    return seen
-
-
-@pytest.mark.parametrize("sentence", ["next", "order"])
-def test_sequences_equal_the_slow_algorithm(sentence: str) -> None:
-    assert compare(sentence, documents=100, passes=24) > 2500
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sentence", ["next", "order"])
-def test_sequences_equal_the_slow_algorithm_over_100k_sequences(sentence: str) -> None:
-    assert compare(sentence, documents=1500, passes=50) > 100_000
-
+from tests.objectives.rows.numbered_corpus import CLS, SEP, VOCAB, Numbered, corpus_of, rules, sequences, text
 
 # --- true to the text -------------------------------------------------------------------------------
 
