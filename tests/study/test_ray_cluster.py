@@ -14,6 +14,8 @@ import pytest
 from etude.study import executors
 from etude.study.cells import Cell
 from etude.study.execute import CellResult
+from tests.study.test_killed import SOURCE, end, finished, outcome, start
+from tests.study.tiny_study import TINY
 
 pytestmark = pytest.mark.slow
 
@@ -72,3 +74,27 @@ def test_a_lost_cell_goes_elsewhere_and_small_cells_share_a_gpu(
         results = [executor.wait(), executor.wait()]
         assert sorted(result.key for result in results) == ["one", "two"] and not any(r.error for r in results)
         assert len(list(tmp_path.glob("begun-[ot]*"))) == 3  # the lost one again, and no other
+
+
+def test_a_whole_study_loses_a_machine_and_gains_another(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    second = cluster.add_node(num_cpus=1)
+    file, plain, lossy = tmp_path / "tiny.yaml", tmp_path / "plain", tmp_path / "lossy"
+    file.write_text(TINY, encoding="utf-8")
+    end(start(file, plain))
+    ray.shutdown()  # the study is a process of its own, as on a cluster
+    paths = os.pathsep.join([str(SOURCE), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    monkeypatch.setenv("PYTHONPATH", paths)
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    process = start(file, lossy, "--on", "ray")
+    while process.poll() is None and not finished(lossy / "cells"):
+        time.sleep(0.05)
+    assert process.poll() is None, "it was over before a machine could be lost"
+    cluster.remove_node(second, allow_graceful=False)
+    cluster.add_node(num_cpus=1)
+    end(process)
+    assert outcome(lossy) == outcome(plain)
+    assert not [path.name for path in (lossy / "cells").iterdir() if path.suffix in (".work", ".failed")]
