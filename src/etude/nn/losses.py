@@ -187,8 +187,8 @@ def _apply(
     return total
 
 
-# Logits become their gradient in place, by a kernel on a GPU, and views of a result are written. A compiler that traced
-# this gave gradients of about zero on an H200 (bf16, torch 2.11): a loss that is compiled leaves its graph here.
+# A loss of ERNIE that was compiled whole gave gradients of about zero on an H200 (bf16, torch 2.11). Here logits become
+# their gradient in place, which a compiler may not see, so a loss that is compiled leaves its graph.
 _apply_outside_graph = _disable_dynamo(_apply)
 
 
