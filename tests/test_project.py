@@ -131,7 +131,8 @@ def test_every_import_is_a_declared_dependency() -> None:
     """Of the package itself, or of an extra that etude.extras knows."""
     modules = {"PyYAML": "yaml"}
     always = {modules.get(requirement.name, requirement.name) for requirement in requirements()}
-    brought = {"triton": "torch", "llvmlite": "numba"}  # by another package, and used only where that one is at work
+    # by another package, and used only where that one is at work
+    brought = {"triton": "torch", "llvmlite": "numba", "pydantic_core": "pydantic"}
     imports = third_party_imports()
     assert not {name: files for name, files in imports.items() if name not in {*always, *EXTRAS, *brought}}
     assert (always | set(EXTRAS)) - set(imports) <= {"tensorboard", "s3fs", "gcsfs"}  # torch and fsspec import them
