@@ -47,7 +47,7 @@ def run(
 
 @pytest.mark.parametrize("convention", ["wu", "generate"])
 @pytest.mark.parametrize("beams", [1, 4])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_stages_write_what_single_steps_do(
     convention: str, beams: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
