@@ -86,7 +86,7 @@ def measure(write: Callable[[], Generation], device: torch.device) -> tuple[floa
 
 def compare_equal(ours: Generation, theirs: Generation) -> float:
     """The share of our tokens that are equal to those in the same place."""
-    pairs = [(a, b) for mine, other in zip(ours, theirs, strict=True) for a, b in zip(mine, other, strict=False)]
+    pairs = [pair for texts in zip(ours, theirs, strict=True) for pair in zip(*texts, strict=False)]
     return sum(a == b for a, b in pairs) / max(1, len(pairs))
 
 
@@ -130,7 +130,7 @@ def main() -> None:
                         rounds[side].append(speed)
                     print(f"{count} texts, round {number}: {side} {speed:,.0f} new tokens a second", flush=True)
             best = max(("generate", "generate, static"), key=lambda side: statistics.median(rounds[side]))
-            ratios = [mine / other for mine, other in zip(rounds["etude"], rounds[best], strict=True)]
+            ratios = [mine / theirs for mine, theirs in zip(rounds["etude"], rounds[best], strict=True)]
             equal = compare_equal(written["etude"], written["generate"])
             results["texts"][count] = {"rounds": rounds, "best": best, "ratios": ratios, "equal": equal}
             print(

@@ -23,7 +23,7 @@ from etude.chance import fold
 from etude.errors import UserError
 from etude.models.base import MAX_LAYERS, ModelSettings
 from etude.models.framing import Framing
-from etude.models.seq2seq import Decoding, Seq2Seq
+from etude.models.seq2seq import Decoding, Seq2Seq, StaticDecoding
 from etude.nn import residual
 from etude.nn.activations import Activation
 from etude.nn.attention.kv_cache import KVCache, LockstepCache
@@ -266,7 +266,7 @@ class CachedDecoder(Protocol):
     ) -> States: ...
 
 
-class TransformerDecoding(Decoding):
+class TransformerDecoding(StaticDecoding):
     """Cached keys and values of the target, and of the source."""
 
     def __init__(

@@ -31,25 +31,28 @@ class Decoding(ABC):
         `sources` are the sources that stay, in this order, each with `beams` hypotheses of its own; all, if None.
         """
 
-    def new_static(self, sources: int, source_length: int, room: int) -> Decoding | None:
+    def new_static(self, sources: int, source_length: int, room: int) -> StaticDecoding | None:
         """An empty decoding of so many sources of up to `source_length` tokens, with room for those of their targets.
 
-        All its states stay where they are, so its steps can be recorded on a GPU; `load` gives it something to do. None
-        where a decoding cannot be so. Called after the first step.
+        None where a decoding cannot be static. Called after the first step.
         """
         return None
-
-    def load(self, decoding: Decoding, rows: Tensor, sources: Tensor, length: int) -> None:
-        """Take these hypotheses, (S,), of these sources, (G,), from another decoding, after `length` steps of it.
-
-        This one comes from `new_static`. What it has beyond them computes something that nobody reads.
-        """
-        raise NotImplementedError(f"{type(self).__name__} is never static")
 
     @property
     @abstractmethod
     def attention(self) -> Tensor | None:
         """Of the last step, to the tokens of each source, (S, longest), zeros behind it; None without attention."""
+
+
+class StaticDecoding(Decoding):
+    """A decoding whose states stay where they are, so that its steps can be recorded on a GPU."""
+
+    @abstractmethod
+    def load(self, decoding: Decoding, rows: Tensor, sources: Tensor, length: int) -> None:
+        """Take these hypotheses, (S,), of these sources, (G,), from another decoding, after `length` steps of it.
+
+        What this one has room for beyond them computes something that nobody reads.
+        """
 
 
 class Seq2Seq(Model):

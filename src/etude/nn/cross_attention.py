@@ -54,15 +54,15 @@ class EncodedSource:
         static._mask = self._mask.new_zeros(sources, 1, 1, length)
         return static
 
-    def load(self, other: EncodedSource, sources: Tensor) -> None:
+    def load(self, encoded: EncodedSource, sources: Tensor) -> None:
         """Take these sources, (G,), of others, in place; nothing behind their tokens is seen."""
-        assert self._mask is not None and other._mask is not None
-        length = other._mask.shape[-1]
+        assert self._mask is not None and encoded._mask is not None
+        length = encoded._mask.shape[-1]
         for layer, (key, value) in self._keys_values.items():
-            for mine, theirs in zip((key, value), other._keys_values[layer], strict=True):
+            for mine, theirs in zip((key, value), encoded._keys_values[layer], strict=True):
                 mine[: len(sources), :, :length] = theirs.index_select(0, sources)
         self._mask.fill_(torch.finfo(self._mask.dtype).min)
-        self._mask[: len(sources), ..., :length] = other._mask.index_select(0, sources)
+        self._mask[: len(sources), ..., :length] = encoded._mask.index_select(0, sources)
 
     def _pad(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """(M, ...) -> (G, longest, ...) of the sources that are left, and where tokens are, (G, longest)."""

@@ -94,7 +94,7 @@ def compare(sentence: Any, documents: int, passes: int, length: int = 48) -> int
         fast.append(statistics(row, length - 3))
         slow.append(statistics(list(slow_pass(made, wanted, draw)), length - 3))
     for name in fast[0]:
-        a, b = (np.array([one[name] for one in side]) for side in (fast, slow))
+        a, b = (np.array([counts[name] for counts in side]) for side in (fast, slow))
         error = np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / passes)
         assert abs(a.mean() - b.mean()) <= 3 * error, (name, a.mean(), b.mean(), error)
     return seen

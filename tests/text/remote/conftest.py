@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.text.prepare.small_texts import some_text
 from tests.text.remote.s3_server import CREDENTIALS, S3Server, run_server
 
 if TYPE_CHECKING:
@@ -47,3 +48,19 @@ def files(s3: S3Server) -> S3FileSystem:
     from s3fs import S3FileSystem
 
     return S3FileSystem(use_listings_cache=False)
+
+
+@pytest.fixture
+def corpora(
+    bucket: str, files: S3FileSystem, tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, str]:
+    """A corpus of some shards, here and in the store."""
+    from etude.text.prepare import readers
+    from etude.text.prepare.prepare import prepare
+
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 1 << 11)
+    (tmp_path / "town.txt").write_text("\n\n".join(some_text(60, longest=8)), encoding="utf-8")
+    prepare(tmp_path / "town.txt", tmp_path / "local", "bytebpe:400", valid=0.1, shard_tokens=700)
+    files.put(str(tmp_path / "local"), f"{bucket}/c", recursive=True)
+    s3.requests.clear()
+    return tmp_path / "local", f"{bucket}/c"

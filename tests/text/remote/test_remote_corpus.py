@@ -14,34 +14,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tests.text.prepare.small_texts import some_text
 from tests.text.remote.s3_server import S3Server, Trouble
 
 from etude.errors import UserError
 from etude.text.corpus.corpus import Corpus
-from etude.text.prepare import readers
-from etude.text.prepare.prepare import prepare
 from etude.text.remote import remote_shards, storage
 from etude.text.remote.shard_cache import ShardCache
 from etude.text.remote.storage import RemoteError
 
 if TYPE_CHECKING:
     from s3fs import S3FileSystem
-
-SHARD_TOKENS = 700
-
-
-@pytest.fixture
-def corpora(
-    bucket: str, files: S3FileSystem, tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Path, str]:
-    """A corpus of some shards, here and in the store."""
-    monkeypatch.setattr(readers, "BLOCK_BYTES", 1 << 11)
-    (tmp_path / "town.txt").write_text("\n\n".join(some_text(60, longest=8)), encoding="utf-8")
-    prepare(tmp_path / "town.txt", tmp_path / "local", "bytebpe:400", valid=0.1, shard_tokens=SHARD_TOKENS)
-    files.put(str(tmp_path / "local"), f"{bucket}/c", recursive=True)
-    s3.requests.clear()
-    return tmp_path / "local", f"{bucket}/c"
 
 
 def limit_cache(monkeypatch: pytest.MonkeyPatch, size: int) -> None:

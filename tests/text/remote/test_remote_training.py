@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.text.prepare.test_prepare import some_text
 from tests.text.remote.s3_server import S3Server, Trouble
 from tests.text.remote.test_remote_corpus import limit_cache, shard_bytes
 
@@ -26,12 +25,10 @@ from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
 from etude.runs.run import Run
 from etude.text.corpus.corpus import Corpus
-from etude.text.prepare import readers
-from etude.text.prepare.prepare import prepare
 from etude.train.loader import Loader
 
 if TYPE_CHECKING:
-    from s3fs import S3FileSystem
+    pass
 
 DYING = Path(__file__).parents[2] / "train" / "dying.py"
 RECIPE = """name: remote
@@ -44,19 +41,13 @@ train: {steps: 8, batch_tokens: 256, save_every: 2, eval_every: 4, eval_tokens: 
 
 
 @pytest.fixture
-def corpora(
-    bucket: str, files: S3FileSystem, tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Path, str]:
-    """A corpus of some shards, here and in the store, with a cache for two of them."""
-    monkeypatch.setattr(readers, "BLOCK_BYTES", 1 << 11)
-    (tmp_path / "town.txt").write_text("\n\n".join(some_text(60, longest=8)), encoding="utf-8")
-    local = prepare(tmp_path / "town.txt", tmp_path / "local", "bytebpe:400", valid=0.1, shard_tokens=700)
-    files.put(str(tmp_path / "local"), f"{bucket}/c", recursive=True)
-    sizes = shard_bytes(local)
+def corpora(corpora: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
+    """With a cache for two of its shards, and a recipe."""
+    sizes = shard_bytes(Corpus.open(corpora[0]))
     assert len(sizes) >= 5
     limit_cache(monkeypatch, int(2.5 * max(sizes)))
-    (tmp_path / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
-    return tmp_path / "local", f"{bucket}/c"
+    (corpora[0].parent / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
+    return corpora
 
 
 @pytest.fixture

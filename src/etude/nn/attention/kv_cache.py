@@ -131,8 +131,8 @@ class LockstepCache(KVCache):
         """Take the first `length` tokens of these sequences, (S,), of another cache; this one is static."""
         assert self.place is not None
         for mine, theirs in ((self.keys, cache.keys), (self.values, cache.values)):
-            for buffer, other in zip(mine, theirs, strict=True):
-                buffer[: len(rows), :length] = other[:, :length].index_select(0, rows)
+            for buffer, tokens in zip(mine, theirs, strict=True):
+                buffer[: len(rows), :length] = tokens[:, :length].index_select(0, rows)
         self.place.fill_(length)
 
     def start_step(self, layout: Layout, path: str | None = None) -> None:

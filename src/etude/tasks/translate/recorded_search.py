@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from etude.models.seq2seq import Decoding, Seq2Seq
+from etude.models.seq2seq import Decoding, Seq2Seq, StaticDecoding
 from etude.nn.cuda_graphs import Graph, Tensors, try_record
 from etude.tasks.translate.search import Beams, Hypothesis, Search, search_targets
 
@@ -43,7 +43,7 @@ class Stage:
     """Decoding and beams of one shape, and the recording of their step."""
 
     def __init__(
-        self, decoding: Decoding, beams: Beams, log_probs: Callable[[Tensor], Tensor], graph: Graph, shape: Shape
+        self, decoding: StaticDecoding, beams: Beams, log_probs: Callable[[Tensor], Tensor], graph: Graph, shape: Shape
     ) -> None:
         self.decoding, self.beams, self.log_probs, self.graph, self.shape = decoding, beams, log_probs, graph, shape
         self.is_warm = self.is_recorded = False
