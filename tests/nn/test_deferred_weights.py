@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from etude.nn.deferred_weights import CHUNK, record_weights
+from etude.nn import generator_jump
+from etude.nn.deferred_weights import record_weights
+from etude.nn.generator_jump import CHUNK
 from etude.nn.initialization import draw_key, fill_normal, fill_uniform, init_weights
 from etude.pretraining.setup import resolve_recipe
 from etude.recipes.learner import build_learner
@@ -36,8 +38,10 @@ def test_the_same_bits(tmp_path: Path, prepared, name: str) -> None:
     assert filled.keys() == whole.keys() and all(torch.equal(filled[key], whole[key]) for key in whole)
 
 
+@pytest.mark.parametrize("fewest", [1000, generator_jump.FEWEST])
 @pytest.mark.parametrize("size", [1, 15, 16, 17, CHUNK, 2 * CHUNK + 5, 3 * CHUNK - 7])
-def test_as_many_values_are_drawn(size: int) -> None:
+def test_as_many_values_are_passed_over(size: int, fewest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generator_jump, "FEWEST", fewest)
     keys = []
     for is_deferred in (False, True):
         torch.manual_seed(3)

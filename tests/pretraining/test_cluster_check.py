@@ -10,7 +10,7 @@ import torch
 
 from etude.errors import UserError
 from etude.pretraining.cluster_check import ClusterCheck, check_cluster
-from etude.train.cluster_plan import MACHINES, Mesh, Parts, find_machine, list_meshes, plan_traffic
+from etude.train.cluster_plan import MACHINES, Mesh, Parts, find_machine, list_meshes, plan_start, plan_traffic
 
 GPT = {"model.window": None, "model.layers": 6, "model.width": 128, "model.heads": 4, "model.context": 256,
        "train.batch_tokens": 65_536, "train.micro_tokens": 256, "train.batch_ramp": None}  # fmt: skip
@@ -91,6 +91,12 @@ def test_traffic_follows_from_sizes() -> None:
     assert plan_traffic(parts, Mesh(1, 8), 2, 3).copies == 0
 
 
+def test_a_start_takes_as_long_as_a_share() -> None:
+    sizes = [12288 * 4 * 12288] * 96 + [12288] * 96
+    seconds = [plan_start(sizes, mesh) for mesh in (Mesh(1, 1), Mesh(1, 128), Mesh(8, 128), Mesh(1, 1024))]
+    assert seconds[0] > 1000 and seconds[0] > 80 * seconds[1] and seconds[1] == seconds[2] > seconds[3]
+
+
 def test_what_does_not_fit_is_said(prepared) -> None:
     changes = {"model.layers": 96, "model.width": 12288, "model.heads": 96, "train.batch_tokens": 65_536}
     result = check_cluster(
@@ -99,3 +105,4 @@ def test_what_does_not_fit_is_said(prepared) -> None:
     assert not result.best.is_fitting
     assert "32 rows cannot be divided" not in str(result.problems)
     assert result.best.memory.total > 300e9
+    assert 400 < result.start_seconds < 500  # 174 billion values in eight shards

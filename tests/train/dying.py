@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch._dynamo  # the first step of a run imports it, for two seconds: here once, and not in each fork
 
+from etude.nn import generator_jump
 from etude.nn.deferred_weights import DeferredWeights
 from etude.pretraining import pretrain as pretraining
 from etude.train import checkpoint, evaluation, watch
@@ -117,6 +118,7 @@ def work(words: list[str]) -> int:
             assert fills, "the model was built as a whole"
             save_initial(loop, Path(words[3]))
 
+        generator_jump.FEWEST = 700  # jumps also over the few values of a small model
         DeferredWeights.fill, Loop.run = counted_fill, run  # type: ignore[method-assign]
         pretraining.pretrain(words[1], words[2], Path(words[3]).with_suffix(".run"), quiet=True)
     arm(words[-1])

@@ -89,11 +89,17 @@ def test_shards_with_recomputation_equal_one_process(server: RankServer, tmp_pat
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "albert", "electra"])
-def test_shards_begin_with_the_bits_of_a_whole_model(server: RankServer, tmp_path: Path, prepared, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "mode", "ranks"),
+    [("bert", "fsdp", 2), ("gpt2", "fsdp", 2), ("albert", "fsdp", 2), ("electra", "fsdp", 2), ("bert", "hybrid", 4)],
+)
+def test_shards_begin_with_the_bits_of_a_whole_model(
+    server: RankServer, tmp_path: Path, prepared, name: str, mode: str, ranks: int
+) -> None:
     folder = prepared("wordpiece:600")
-    recipe = write_recipe(tmp_path, name, parallel="fsdp")
-    assert server.run(2, "initial", recipe, folder, tmp_path / "initial.safetensors") == [0, 0], server.output()
+    recipe = write_recipe(tmp_path, name, parallel=mode, **({"shard_ranks": 2} if mode == "hybrid" else {}))
+    path = tmp_path / "initial.safetensors"
+    assert server.run(ranks, "initial", recipe, folder, path) == [0] * ranks, server.output()
     corpus = Corpus.open(folder)
     model, objective = build_learner(resolve_recipe(recipe, corpus, ()), corpus.tokenizer)
     whole = nn.ModuleDict({"model": model, "objective": objective}).state_dict()

@@ -75,7 +75,7 @@ def present_check(call: Call[Check | ClusterCheck]) -> None:
 def _present_plan(result: ClusterCheck) -> None:
     from rich.table import Table
 
-    from etude.train.cluster_plan import NETWORK, PRODUCTS
+    from etude.train.cluster_plan import DRAW, NETWORK, PRODUCTS
 
     best, machine, console = result.best, result.machine, make_console(highlight=True)
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -100,6 +100,8 @@ def _present_plan(result: ClusterCheck) -> None:
         ("time", f"about {result.days:,.1f} days at {best.tokens_per_second:,.0f} tokens/s, bound by {best.bound}; a "
          f"model: products at {PRODUCTS:.0%} of {machine.peak / 1e12:,.0f} TFLOP/s, network at {NETWORK:.0%} of "
          f"{machine.within / 1e9:.0f} and {machine.between / 1e9:.0f} GB/s"),
+        ("start", f"each process draws its share of the weights in about {result.start_seconds:,.0f} s; a model: "
+         f"{DRAW * 1e9:.0f} ns a value on one core"),
     ):  # fmt: skip
         table.add_row(name, value)
     if result.fake is not None:

@@ -1,12 +1,13 @@
 """Initial weights of a model that is built on the meta device and filled after it has been divided into shards.
 
 A model of 175 billion parameters is larger than the host memory of a process, which holds a small share of it in the
-end. On the meta device it is shapes alone; how each parameter is to be filled is recorded (nn/initialization.py), and
-filled parameter by parameter, so that one whole parameter at a time is in memory.
+end. On the meta device it is shapes alone; how each parameter is to be filled is recorded (nn/initialization.py). Then
+each process draws its own share of each parameter, and nothing else.
 
 The bits are those of a model that is built at once. Parameters have random streams of their own, by keys drawn from
 torch's generator; but torch's own modules draw values from it before, which are overwritten later. Nothing is drawn on
-the meta device, so here the same number of values is drawn and dropped.
+the meta device, so the generator passes over as many values. Shares and those are found in a stream by jumps
+(nn/generator_jump.py): what comes before them is not drawn.
 """
 
 from __future__ import annotations
@@ -19,11 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from etude.nn.initialization import RECORDS
-
-CHUNK = 1 << 20  # values that are drawn at once; a multiple of 16, in which torch draws normal values
-
-Fill = Callable[[Tensor], object]
+from etude.nn.generator_jump import count_normal_words, skip_words
+from etude.nn.initialization import RECORDS, Fill
 
 
 class DeferredWeights:
@@ -32,13 +30,15 @@ class DeferredWeights:
     def __init__(self, fills: Mapping[str, Fill]) -> None:
         self.fills = fills
 
-    def fill(self, module: nn.Module, place: Callable[[Tensor, Tensor], Tensor] | None = None) -> None:
-        """Fill all parameters; `place` makes of a whole tensor what can be copied into a share of it."""
+    def fill(self, module: nn.Module, find_share: Callable[[Tensor], tuple[Tensor, int]] | None = None) -> None:
+        """Fill all parameters; `find_share` returns what this process holds of one, and where that begins."""
         with torch.no_grad():
             for name, parameter in module.named_parameters():
-                values = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")
-                self.fills[name](values)
-                parameter.copy_(values if place is None else place(values, parameter))
+                share, start = (parameter, 0) if find_share is None else find_share(parameter)
+                if share.numel():
+                    values = torch.empty(share.numel(), dtype=torch.float32, device="cpu")
+                    self.fills[name](values, start, parameter.numel())
+                    share.copy_(values.view(share.shape))
 
 
 class Recording:
@@ -93,10 +93,9 @@ class _DropDraws(TorchDispatchMode):
         draws = (torch.ops.aten.uniform_.default, torch.ops.aten.normal_.default)
         if func not in draws or not args[0].is_meta or kwargs.get("generator") is not None:
             return func(*args, **kwargs)
-        left = args[0].numel()
-        while left:
-            # the last values of a tensor are drawn otherwise, by sixteens: the last piece has at least as many
-            size = CHUNK if left >= 2 * CHUNK else left
+        size, is_normal = args[0].numel(), func is torch.ops.aten.normal_.default
+        if args[0].dtype == torch.float32 and (size >= 16 or not is_normal):
+            skip_words(torch.default_generator, count_normal_words(size) if is_normal else size)
+        else:
             func(torch.empty(size, dtype=args[0].dtype, device="cpu"))
-            left -= size
         return args[0]

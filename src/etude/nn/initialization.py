@@ -15,14 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import cache
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from etude.chance import fold
+from etude.nn.generator_jump import count_normal_words, draw_normal, skip_words
 
 Scaling = Literal["none", "paper", "depth"]
+# fills flat float32 values on the CPU: the share, from a place on, of a parameter of so many values
+Fill = Callable[[Tensor, int, int], object]
 
 
 def residual_scale(scaling: Scaling, layer: int, layers: int) -> float:
@@ -45,40 +49,81 @@ def fill_normal(parameter: Tensor, key: int, deviation: float, truncated: bool) 
     Values are drawn on the CPU, so that every device starts from the same bits.
     """
 
-    def fill(values: Tensor) -> None:
+    def fill(values: Tensor, start: int, total: int) -> None:
         generator = torch.Generator().manual_seed(key)
         if truncated:
-            nn.init.trunc_normal_(values, 0.0, deviation, -2 * deviation, 2 * deviation, generator=generator)
+            _draw_truncated(values, generator, deviation, start, total)
         else:
-            values.normal_(0.0, deviation, generator=generator)
+            draw_normal(values, generator, deviation, start, total)
 
     _fill(parameter, fill)
 
 
 def fill_uniform(parameter: Tensor, key: int, bound: float) -> None:
     """Fill a parameter in place with values between -bound and bound, drawn on the CPU."""
-    _fill(parameter, lambda values: values.uniform_(-bound, bound, generator=torch.Generator().manual_seed(key)))
+
+    def fill(values: Tensor, start: int, total: int) -> None:
+        generator = torch.Generator().manual_seed(key)
+        skip_words(generator, start)
+        values.uniform_(-bound, bound, generator=generator)
+
+    _fill(parameter, fill)
 
 
 def fill_constant(parameter: Tensor, value: float) -> None:
     """Fill a parameter in place with one value."""
-    _fill(parameter, lambda values: values.fill_(value))
+    _fill(parameter, lambda values, start, total: values.fill_(value))
 
 
-def _fill(parameter: Tensor, fill: Callable[[Tensor], object]) -> None:
+def _fill(parameter: Tensor, fill: Fill) -> None:
     """Fill a parameter now; on the meta device record how, where someone does (nn/deferred_weights.py)."""
     if parameter.is_meta:
         if (records := RECORDS.get()) is not None:
             records[parameter] = fill
         return
-    values = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")
+    values = torch.empty(parameter.numel(), dtype=torch.float32, device="cpu")
     with torch.no_grad():
-        fill(values)
-        parameter.copy_(values)
+        fill(values, 0, len(values))
+        parameter.copy_(values.view(parameter.shape))
 
 
 # how parameters on the meta device are to be filled, while a model is built there to be filled later
-RECORDS: ContextVar[dict[Tensor, Callable[[Tensor], object]] | None] = ContextVar("records", default=None)
+RECORDS: ContextVar[dict[Tensor, Fill] | None] = ContextVar("records", default=None)
+
+
+# --- truncated normal values --------------------------------------------------------------------------
+
+
+def _draw_truncated(values: Tensor, generator: torch.Generator, deviation: float, start: int, total: int) -> None:
+    """Fill flat values with those from `start` on of `total` that torch's trunc_normal_ draws."""
+    if len(values) == total:
+        nn.init.trunc_normal_(values, 0.0, deviation, -2 * deviation, 2 * deviation, generator=generator)
+    elif _redraws_all():
+        _redraw_outliers(values, generator, deviation, start, total)
+    else:
+        whole = torch.empty(total, dtype=torch.float32, device="cpu")
+        nn.init.trunc_normal_(whole, 0.0, deviation, -2 * deviation, 2 * deviation, generator=generator)
+        values.copy_(whole[start : start + len(values)])
+
+
+def _redraw_outliers(values: Tensor, generator: torch.Generator, deviation: float, start: int, total: int) -> None:
+    """Draw normal values of the whole tensor again and again, and take the first within the bounds for each place."""
+    bound = float(torch.tensor(2 * deviation, dtype=torch.float32))
+    words = draw_normal(values, generator, deviation, start, total)
+    while (outliers := values.abs() > bound).any():
+        skip_words(generator, count_normal_words(total) - words)
+        again = torch.empty_like(values)
+        words = draw_normal(again, generator, deviation, start, total)
+        values.copy_(torch.where(outliers, again, values))
+
+
+@cache
+def _redraws_all() -> bool:
+    """Whether trunc_normal_ of this torch draws again for outliers (2.13), and not one value each (2.11)."""
+    whole, part = torch.empty(512, device="cpu"), torch.empty(200, device="cpu")
+    nn.init.trunc_normal_(whole, 0.0, 0.02, -0.04, 0.04, generator=torch.Generator().manual_seed(0))
+    _redraw_outliers(part, torch.Generator().manual_seed(0), 0.02, 100, len(whole))
+    return torch.equal(part, whole[100:300])
 
 
 def init_weights(

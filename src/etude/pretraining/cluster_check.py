@@ -35,6 +35,7 @@ from etude.train.cluster_plan import (
     list_meshes,
     plan_memory,
     plan_mesh,
+    plan_start,
     plan_traffic,
 )
 from etude.train.settings import Settings
@@ -80,6 +81,7 @@ class ClusterCheck:
     plans: list[ClusterPlan]  # the fastest that fits first
     fake: FakeCheck | None
     problems: list[str]
+    start_seconds: float  # in which a process draws its share of the weights
 
     @property
     def best(self) -> ClusterPlan:
@@ -139,7 +141,9 @@ def check_cluster(
         f"A step of {uneven[0]:,} rows cannot be divided among {ranks:,} GPUs: such a run is refused. Choose "
         "train.batch_tokens and train.batch_ramp so that they always divide."
     ] if uneven else []  # fmt: skip
-    return ClusterCheck(resolved, machine, nodes, gpus, parts.total, tokens, plans, fake_step, problems)
+    sizes = [parameter.numel() for part in (model, objective) for parameter in part.parameters()]
+    start = plan_start(sizes, plans[0].mesh)
+    return ClusterCheck(resolved, machine, nodes, gpus, parts.total, tokens, plans, fake_step, problems, start)
 
 
 def total_tokens(settings: Settings, row_tokens: int, flops_per_token: float, tokens_per_second: float) -> float:

@@ -11,7 +11,7 @@ Memory and bytes follow from the shapes of the model and from what FSDP2 does (t
 
 Time is a model of the machine, not a measurement: products run at PRODUCTS of the GPU's published peak, what is sent
 moves at NETWORK of its published bandwidth in one direction while products run, so a step takes as long as the slower
-of both, and the sums between copies follow.
+of both, and the sums between copies follow. A start is that of drawing this process's share of the weights on one core.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from dataclasses import dataclass, replace
 
 from etude.errors import UserError, suggest_name
 from etude.models.base import Model
+from etude.nn.generator_jump import FEWEST
 from etude.nn.recompute import RecomputePolicy
 from etude.objectives.base import Objective
 from etude.train.memory import Estimate
 from etude.train.strategy import USABLE_SHARE
 
 PRODUCTS, NETWORK = 0.45, 0.8  # shares of published peaks that are assumed to be reached
+DRAW, JUMP = 20e-9, 0.015  # seconds of one core for a normal value and for a jump in a stream of them (docs/scale.md)
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,14 @@ def plan_traffic(parts: Parts, mesh: Mesh, element_size: int, micro_batches: int
         reduced=micro_batches * 4 * parts.total,
         copies=4 * parts.total // mesh.shards if mesh.copies > 1 else 0,
     )
+
+
+def plan_start(sizes: Sequence[int], mesh: Mesh) -> float:
+    """Return the seconds in which a process draws its share of parameters of these sizes (nn/deferred_weights.py).
+
+    Large parameters take two jumps: over what torch's own modules would draw, and to the share.
+    """
+    return DRAW * sum(sizes) / mesh.shards + 2 * JUMP * sum(size >= FEWEST for size in sizes)
 
 
 def plan_mesh(

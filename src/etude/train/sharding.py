@@ -112,3 +112,15 @@ def distribute_like(whole: Tensor, target: Tensor) -> Tensor:
     whole = whole.to(target.device_mesh.device_type, target.dtype)
     # every rank has read the same file: nothing is sent
     return distribute_tensor(whole, target.device_mesh, target.placements, src_data_rank=None)
+
+
+def find_share(parameter: Tensor) -> tuple[Tensor, int]:
+    """Return what this rank holds of a parameter in shards of rows, and the place of its first value in the whole."""
+    assert isinstance(parameter, DTensor)
+    mesh, share = parameter.device_mesh, parameter.to_local()
+    assert parameter.placements[-1] == Shard(0), f"{parameter.placements}: not in shards of rows"
+    rows, index = len(parameter), mesh.get_local_rank(mesh.ndim - 1)
+    size = -(-rows // mesh.size(mesh.ndim - 1))  # as torch.chunk does: all but the last shares are equal
+    first = min(rows, index * size)
+    assert len(share) == min(rows, first + size) - first, f"{len(share)} of {rows} rows in shard {index}"
+    return share, first * (parameter.numel() // max(1, rows))

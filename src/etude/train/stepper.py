@@ -134,7 +134,7 @@ class Stepper:
         self.mesh = sharding.build_mesh(self.ranks, self.device, is_hybrid, self.settings.shard_ranks)
         sharding.shard(self.learner, self.layers, self.mesh, self.settings, methods=["metrics"])
         if deferred is not None:
-            deferred.fill(self.learner.to_empty(device=self.device), sharding.distribute_like)
+            deferred.fill(self.learner.to_empty(device=self.device), sharding.find_share)
 
     def _build_optimizer(self, depth_of: Callable[[str], int | None] | None) -> torch.optim.Optimizer:
         if not self.strategy.is_sharded:
