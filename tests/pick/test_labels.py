@@ -170,11 +170,11 @@ def test_labels_that_look_alike_are_a_warning(tmp_path: Path) -> None:
 def test_one_message_lists_at_most_twenty_problems() -> None:
     problems = [Problem(f"{name}.csv: bad") for name in "abcdefghijklmnopqrstuvwxyz"]
     with pytest.raises(UserError) as caught:
-        raise_all([Problem("fine", is_fatal=False), *problems])
+        raise_all([Problem("fine", is_fatal=False, korean="괜찮음"), *problems])
     lines = str(caught.value).split("\n")
     assert lines[0].startswith("26 problems") and len(lines) == MAX_LINES + 2
     assert lines[-1].strip() == "... and 6 more."
-    raise_all([Problem("fine", is_fatal=False)])
+    raise_all([Problem("fine", is_fatal=False, korean="괜찮음")])
     with pytest.raises(UserError, match=r"^only$"):
         raise_all([Problem("only")])
 

@@ -142,7 +142,8 @@ def _remove_overlaps(parts: dict[str, Labelled]) -> list[Problem]:
                 place, count = part.examples.places[indices[0]], len(indices)
                 what = f"{count} examples of --{name} are" if count > 1 else f"1 example of --{name} is"
                 message = f"{place}: {what} also in --{reason} and left out of --{name}; this is the first."
-                problems.append(Problem(message, is_fatal=False, count=count))
+                korean = f"{place}: --{name}의 예시 {count}개가 --{reason}에도 있어 뺐습니다. 그중 첫 예시입니다."
+                problems.append(Problem(message, False, count, korean))
                 parts[name] = _leave_out(part, set(indices))
     return problems
 
@@ -181,7 +182,8 @@ def _check_unseen(parts: dict[str, Labelled], name: str, known: set[str], skip_b
         listed = ", ".join(f"'{label}'" for label in names[:5]) + (", ..." if len(names) > 5 else "")
         place = part.examples.places[unseen[0][0]]
         message = f"{place}: tags of --test that --train lacks count as wrong answers: {listed}."
-        return [Problem(message, is_fatal=False, count=len(unseen))]
+        korean = f"{place}: --test에만 있고 --train에는 없는 태그는 오답으로 셉니다: {listed}."
+        return [Problem(message, False, len(unseen), korean)]
     messages = []
     for index, classes in unseen:
         place, label = part.examples.places[index], min(classes)
@@ -191,7 +193,9 @@ def _check_unseen(parts: dict[str, Labelled], name: str, known: set[str], skip_b
         return merge_alike(messages)
     parts[name] = _leave_out(part, {index for index, _ in unseen})
     text = f"{part.examples.source}: {len(unseen)} examples with labels that --train lacks left out; the first: "
-    return [Problem(text + messages[0][1], is_fatal=False, count=len(unseen))]
+    source = part.examples.source
+    korean = f"{source}: --train에 없는 레이블의 예시 {len(unseen)}개를 뺐습니다. 첫 예시: {messages[0][0]}"
+    return [Problem(text + messages[0][1], False, len(unseen), korean)]
 
 
 def _check_counts(parts: dict[str, Labelled]) -> list[Problem]:
@@ -212,7 +216,8 @@ def _check_counts(parts: dict[str, Labelled]) -> list[Problem]:
             problems.append(Problem(f"{source}: no example is left for --{name}. Give others than those of --train."))
         elif name == "test" and size < MIN_TEST:
             text = f"{source}: a score on {size} examples says little: its interval will be wide."
-            problems.append(Problem(text, is_fatal=False))
+            korean = f"{source}: 예시 {size}개로 잰 점수는 신뢰 구간이 넓어 알 수 있는 것이 적습니다."
+            problems.append(Problem(text, False, korean=korean))
     return problems
 
 
@@ -227,9 +232,11 @@ def _find_rare(train: Labelled) -> list[Problem]:
         place for place, classes in zip(train.examples.places, train.strata, strict=True) if rare[0] in classes
     )
     if len(rare) == 1:
-        text = f"{place}: the only example of '{rare[0]}': it is learnt from, but no score will know of it."
-    else:
-        listed = ", ".join(f"'{name}'" for name in rare[:5]) + (", ..." if len(rare) > 5 else "")
-        text = f"{place}: {len(rare)} labels have one example each ({listed}): they are learnt from, but no score will "
-        text += "know of them."
-    return [Problem(text + " Give more of it." if len(rare) == 1 else text + " Give more of them.", False, len(rare))]
+        text = f"{place}: the only example of '{rare[0]}': it is learnt from, but no score will know of it. "
+        korean = f"{place}: 레이블 '{rare[0]}'의 예시가 이것 하나뿐입니다. 학습에는 쓰지만 점수에는 반영되지 않습니다. "
+        return [Problem(text + "Give more of it.", False, 1, korean + "예시를 더 주세요.")]
+    listed = ", ".join(f"'{name}'" for name in rare[:5]) + (", ..." if len(rare) > 5 else "")
+    text = f"{place}: {len(rare)} labels have one example each ({listed}): they are learnt from, but no score will "
+    korean = f"{place}: 예시가 하나뿐인 레이블이 {len(rare)}개 있습니다({listed}). 학습에는 쓰지만 점수에는 반영되지 "
+    text, korean = f"{text}know of them. Give more of them.", f"{korean}않습니다. 예시를 더 주세요."
+    return [Problem(text, False, len(rare), korean)]

@@ -150,4 +150,5 @@ def _run(race: Race, encoder: Encoder, feature_seconds: float, length: float, fo
     race.entries[entry.contender.name] = entry
     race.run_folds(entry, until=folds)
     if not entry.trials.answers:
-        race.note(*(f"{entry.contender.label[language]}: {entry.note}" for language in ("en", "ko")))
+        label = entry.contender.label
+        race.note(f"{label['en']}: {entry.note}", f"{label['ko']}: {entry.korean_note}")

@@ -133,7 +133,8 @@ def read_labels(
         items = _reread(module, source, named, places) or items
     if bad and skip_bad:
         left_out = f"{source}: {len(bad)} bad examples left out; the first: {bad[0][1]}"
-        problems.append(Problem(left_out, is_fatal=False, count=len(bad)))
+        korean = f"{source}: 잘못된 예시 {len(bad)}개를 뺐습니다. 첫 예시: {bad[0][0]}"
+        problems.append(Problem(left_out, False, len(bad), korean))
     else:
         problems += merge_alike(bad)
     if not items and not any(problem.is_fatal for problem in problems):
@@ -199,7 +200,7 @@ def _find_contradictions(labelled: Labelled) -> list[Problem]:
     module = task_module(labelled.kind)
     counts = Counter(labelled.groups)
     first: dict[int, tuple[int, int]] = {}
-    messages = []
+    messages: list[tuple[str, str]] = []
     for index, group in enumerate(labelled.groups):
         if counts[group] == 1:
             continue
@@ -209,11 +210,15 @@ def _find_contradictions(labelled: Labelled) -> list[Problem]:
             strata = labelled.strata[earlier], labelled.strata[index]
             names = f": {' and '.join(map(_name_classes, strata))}" if strata[0] != strata[1] else ""
             places = labelled.examples.places[index], labelled.examples.places[earlier]
-            messages.append(f"{places[0]}: the same input as {places[1]}, with another answer{names}.")
+            text = f"{places[0]}: the same input as {places[1]}, with another answer{names}."
+            names = f": {', '.join(map(_name_classes, strata))}" if strata[0] != strata[1] else ""
+            messages.append((text, f"{places[0]}: {places[1]}의 예시와 입력은 같은데 정답이 다릅니다{names}."))
     if not messages:
         return []
-    count = f" ({len(messages)} such examples)" if len(messages) > 1 else ""
-    return [Problem(messages[0] + count, is_fatal=False, count=len(messages))]
+    (text, korean), number = messages[0], len(messages)
+    if number > 1:
+        text, korean = f"{text} ({number} such examples)", f"{korean} (이런 예시 {number}개)"
+    return [Problem(text, False, number, korean)]
 
 
 def _name_classes(strata: frozenset[str]) -> str:
@@ -229,7 +234,10 @@ def _find_similar_labels(labelled: Labelled) -> list[Problem]:
     source = labelled.examples.source
     return [
         Problem(
-            f"{source}: {_name_classes(frozenset(names))} are different labels. Is it one, written in two ways?", False
+            f"{source}: {_name_classes(frozenset(names))} are different labels. Is it one, written in two ways?",
+            False,
+            korean=f"{source}: {_name_classes(frozenset(names))}: 서로 다른 레이블로 읽었습니다. 같은 레이블의 다른 "
+            "표기인지 확인하세요.",
         )
         for names in spellings.values()
         if len(names) > 1

@@ -22,7 +22,7 @@ from etude.errors import UserError
 from etude.inference.baseline_model import BaselineModel
 from etude.inference.predictor import Inputs, Predictor
 from etude.inference.task_model import TaskModel
-from etude.pick import report
+from etude.pick import page, report
 from etude.pick.candidates import parse_candidates
 from etude.pick.checks import check_inputs
 from etude.pick.data import HELD_OUT, PickData
@@ -138,9 +138,9 @@ def pick(
         list(text), task, train, dev=dev, test=test, columns=columns, settings=task_settings, text_field=text_field,
         errors=errors, unique=unique, skip_bad=skip_bad,
     )  # fmt: skip
-    warnings = [problem.message for problem in checked.warnings]
-    for line in warnings:
-        on_progress(line)
+    warnings = [problem.texts for problem in checked.warnings]
+    for texts in warnings:
+        on_progress(texts["en"])
     data = PickData.build(checked.train, checked.dev, checked.test, task_settings, HELD_OUT, seed)
     pile = PickText(checked.text, checked.corpus, out / "corpora") if text else None
     start_encoders = [open_start(*_parse_start(start)) for start in starts]
@@ -181,7 +181,7 @@ def pick(
     write_best(race, winner, out / BEST, scaling, accuracy, on_progress)
     not_exported = export_model(out / BEST, out / BEST / EXPORT)
     results = report.collect(race, winner, score, scaling, not_exported, warnings)
-    report.write(out / REPORT, results)
+    page.write(out / REPORT, results)
     journal.values["finished"] = True
     checkpoint.write_text(out / RESULTS, json.dumps(results, indent=1, ensure_ascii=False))
     journal.save()

@@ -15,18 +15,31 @@ MAX_PLACES = 5  # further places that such a line names
 
 @dataclass(frozen=True)
 class Problem:
-    """One line of the message: what, where, what to do."""
+    """One line of the message: what, where, what to do.
+
+    What is not fatal is a warning, which also stands on the page of a pick, and so has a Korean text.
+    """
 
     message: str
     is_fatal: bool = True
     count: int = 1  # places it stands for
+    korean: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.is_fatal and not self.korean:
+            raise ValueError(f"a warning needs a Korean text: {self.message}")
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The warning by language."""
+        return {"en": self.message, "ko": self.korean}
 
     def __str__(self) -> str:
         return self.message
 
 
-def merge_alike(problems: Iterable[tuple[str, str]], is_fatal: bool = True) -> list[Problem]:
-    """Turn (place, message) into problems; many of one sort, such as a missing column, become one line.
+def merge_alike(problems: Iterable[tuple[str, str]]) -> list[Problem]:
+    """Turn (place, message) into fatal problems; many of one sort, such as a missing column, become one line.
 
     Of one sort are messages that differ in nothing but their place and in numbers.
     """
@@ -36,13 +49,13 @@ def merge_alike(problems: Iterable[tuple[str, str]], is_fatal: bool = True) -> l
     merged = []
     for members in sorts.values():
         if len(members) <= MAX_ALIKE:
-            merged += [Problem(message, is_fatal) for _, message in members]
+            merged += [Problem(message) for _, message in members]
             continue
         places = [place for place, _ in members[1:]]
         listed = ", ".join(_shorten_place(place, members[0][0]) for place in places[:MAX_PLACES])
         rest = ", ..." if len(places) > MAX_PLACES else ""
         text = f"{members[0][1]} ({len(places)} more like this: {listed}{rest})"
-        merged.append(Problem(text, is_fatal, len(members)))
+        merged.append(Problem(text, count=len(members)))
     return merged
 
 

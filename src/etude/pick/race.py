@@ -53,6 +53,8 @@ BEHIND_FOLDS, BEHIND_ERRORS = 3, 2.0  # a dear contender that is so many standar
 LOADING_SHARE = 0.5  # of the seconds that loading torch took are what the end takes, on a machine as busy as then
 NEW_CONTENDERS = 1.5  # repeats of the dearest cheap contender so far, in which two with word vectors are scored
 LATE_BASELINE = "ngrams"  # has won none of 40 picks with text (benchmarks/results/pick): vectors go before it
+# messages of errors are in English alone, and the Korean page says where they stand
+KOREAN_ERROR = "오류로 중단됨 (오류 메시지는 영어 화면에 있음)"
 BASELINE_LABELS = {
     "tfidf": {"en": "TF-IDF, logistic regression", "ko": "TF-IDF, 로지스틱 회귀"},
     "tfidf+vectors": {"en": "TF-IDF and word vectors", "ko": "TF-IDF와 단어 벡터"},
@@ -75,8 +77,13 @@ class Entry:
     trials: Trials
     encoder: Encoder | None = None
     note: str = ""  # why it has not every fold
+    korean_note: str = ""
     scored_cost: float = 0.0  # seconds of a fit on what was chosen on, as trials.cost is of one on all labels
     estimated: float = 0.0  # seconds of a fold as they were foreseen; 0 where nothing was
+
+    def explain(self, english: str, korean: str) -> None:
+        """Say why it has not every fold."""
+        self.note, self.korean_note = english, korean
 
     @property
     def is_selectable(self) -> bool:
@@ -190,7 +197,9 @@ class Race:
             entry, until, f"folds {entry.contender.name}", partial(self._count_folds, share, until)
         )
         if not entry.note and number < min(until, self.data.repeat):
-            entry.note = f"{number} of {self.data.planned} folds: there was no time for more"
+            planned = self.data.planned
+            entry.explain(f"{number} of {planned} folds: there was no time for more",
+                          f"{planned}겹 중 {number}겹: 시간이 모자람")  # fmt: skip
         if entry.trials.answers:
             self._report(entry)
         elif entry.note:
@@ -202,7 +211,8 @@ class Race:
         if not entry.trials.answers:
             self.on_progress(f"{entry.contender.label['en']}: {entry.note}")
             return
-        entry.note = "" if number >= self.data.planned else entry.note
+        if number >= self.data.planned:
+            entry.explain("", "")
         self._report(entry)
 
     def _run_until(self, entry: Entry, allowed: int, decision: str, count: Callable[[float], int]) -> int:
@@ -219,7 +229,7 @@ class Race:
                 self.journal.save()
                 break
             except UserError as error:
-                entry.note = f"failed: {error}"
+                entry.explain(f"failed: {error}", KOREAN_ERROR)
                 entry.trials.answers.clear()
                 break
             entry.trials.answers[number], entry.trials.seconds[number] = answers, seconds
@@ -241,7 +251,8 @@ class Race:
         difference, error = self.comparison.difference(leader.trials, entry.trials)
         if difference <= BEHIND_ERRORS * error:
             return False
-        entry.note = f"{count} of {self.data.planned} folds: clearly behind"
+        planned = self.data.planned
+        entry.explain(f"{count} of {planned} folds: clearly behind", f"{planned}겹 중 {count}겹: 뚜렷이 뒤처짐")
         return True
 
     def _check_time(self, entry: Entry, number: int) -> None:
@@ -290,7 +301,7 @@ class Race:
         if errors and time.monotonic() < deadline:
             reasons = "; ".join(sorted(errors))
             self.note(f"{contender.label['en']}, in a process of its own: {reasons}",
-                      f"{contender.label['ko']}, 별도 프로세스: {reasons}")  # fmt: skip
+                      f"{contender.label['ko']}, 별도 프로세스: {KOREAN_ERROR}")  # fmt: skip
 
     def _trial_key(self, contender: Answerer, train: np.ndarray, valid: np.ndarray) -> str:
         return hash_json([

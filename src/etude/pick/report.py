@@ -1,4 +1,4 @@
-"""Results and report of a pick: the answer, the table in the order that chose, the errors, how to use the model.
+"""Results of a pick and what a terminal shows of them: the answer, and the table in the order that chose.
 
 The table is ordered by the score that chose (cross-validation or the dev file); the score that counts for the user
 comes from examples set aside, and stands in the answer.
@@ -8,27 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from html import escape
 from pathlib import Path
 from typing import Any, Protocol
 
 from etude.notebook import render_card, render_note, render_table
+from etude.pick.contenders import Label
 from etude.pick.data import PickData
 from etude.pick.final import Calibration, HeldOutScore
 from etude.pick.race import Entry, Race
 from etude.runs.model_card import describe_hardware, describe_versions
 from etude.study.leaderboard import format_points
-from etude.study.plan import format_scientific
-from etude.study.report import charts, page
-from etude.study.report.html import COLOURS, GREY, render_section, render_swatch
-from etude.study.report.translations import localize_html
 from etude.study.sections import localize
-from etude.train import checkpoint
-from etude.transfer import error_report
 
 WORST = 20  # errors shown
 BAGS_OF_WORDS = ("tfidf", "ngrams")
-KOREAN_METRICS = {"accuracy": "정확도"}  # others keep their name in Korean
 
 
 class PickedFolder(Protocol):
@@ -46,7 +39,7 @@ class PickedFolder(Protocol):
 
 def collect(
     race: Race, winner: Entry, score: HeldOutScore | None, scaling: Calibration | None, not_exported: str | None,
-    warnings: Sequence[str],
+    warnings: Sequence[Label],
 ) -> dict[str, Any]:  # fmt: skip
     """The results of a pick, JSON-ready: everything the report shows."""
     data, clock = race.data, race.clock
@@ -171,210 +164,3 @@ def summarize(picked: PickedFolder) -> list[str]:
     )
     lines += [f"  etude predict {picked.model} < lines.txt", f"Report: {picked.page}"]
     return lines
-
-
-# --- the page ---------------------------------------------------------------------------------------
-
-
-def _both(english: str, korean: str) -> str:
-    """A text in both languages; HTML in both."""
-    return f'<span lang="en">{english}</span><span lang="ko">{korean}</span>'
-
-
-def _name_metric(results: dict[str, Any]) -> tuple[str, str]:
-    """The score's name in English and in Korean, as HTML."""
-    name = escape(results["score"].replace("_", " "))
-    return name, KOREAN_METRICS.get(results["score"], name)
-
-
-def _describe_folds(results: dict[str, Any]) -> tuple[str, str]:
-    """As in "5 folds, 3 times", in English and in Korean; picks of earlier versions did not store the repeat."""
-    folds, repeat = results["folds"], results.get("repeat", results["folds"])
-    if repeat == 1:
-        return "one split", "한 번 나눔"
-    if folds == repeat:
-        return f"{folds} folds", f"{folds}겹"
-    return f"{repeat} folds, {folds // repeat} times", f"{repeat}겹씩 {folds // repeat}번"
-
-
-def write(path: Path, results: dict[str, Any]) -> None:
-    checkpoint.write_text(path, render(results))
-
-
-def render(results: dict[str, Any]) -> str:
-    sections = [
-        _render_table(results), _render_rounds(results), _render_errors(results), _render_use(results),
-        _render_methods(results),
-    ]  # fmt: skip
-    return page.render_document("etude pick", _render_header(results), "".join(sections), _render_footer(results))
-
-
-def _format_interval(score: dict[str, Any]) -> str:
-    return f"{format_points(score['low'])} … {format_points(score['high'])}"
-
-
-def _render_header(results: dict[str, Any]) -> str:
-    name, score = localize_html(results["label"]), results["held_out"]
-    majority = next((row for row in results["rows"] if row["name"] == "majority"), None)
-    if score is None:
-        answer = _both(f"Best: <b>{name}</b>.", f"최고: <b>{name}</b>.")
-    else:
-        value = f"<b>{format_points(score['value'])}</b>"
-        interval, count = _format_interval(score), f"{score['examples']:,}"
-        metric, metric_ko = _name_metric(results)
-        answer = _both(
-            f"Best: <b>{name}</b>, with {metric} {value} (95&nbsp;% {interval}) on {count} examples that nothing was "
-            "chosen on.",
-            f"최고: <b>{name}</b>. 선택에 쓰지 않은 예시 {count}개에서 {metric_ko} {value} (95&nbsp;% {interval}).",
-        )
-    best = next(row for row in results["rows"] if row["name"] == results["winner"])
-    if majority is not None and best["score"] <= majority["score"]:
-        answer += " " + _both("Nothing beats the most frequent answer here.", "가장 흔한 답을 이기는 것이 없습니다.")
-    labels = results["labels"]
-    facts = [
-        (f"{labels['refit_on']:,}", _both("labels learnt from", "학습한 레이블")),
-        (str(sum(row["is_selectable"] for row in results["rows"])), _both("contenders", "후보")),
-        (f"{results['seconds'] / 60:.1f}", _both(f"of {results['minutes']:g} minutes", f"/ {results['minutes']:g}분")),
-    ]
-    items = "".join(f"<li><b>{value}</b>{text}</li>" for value, text in facts)
-    title = _both("Which model is best here", "여기서는 어떤 모형이 가장 좋은가")
-    return (
-        f'<header class="page">\n<div class="over"><span><b>Etude</b> &nbsp;pick · {results["date"]}</span>'
-        '<span class="tongues"><label for="en">English</label><label for="ko">한국어</label></span></div>\n'
-        f'<h1>{title}</h1>\n<p class="answer">{answer}</p>\n<ul class="facts">{items}</ul>\n</header>'
-    )
-
-
-def _render_table(results: dict[str, Any]) -> str:
-    rows = results["rows"]
-    spread = [100 * value for row in rows for value in (row["score"] - row["error"], row["score"] + row["error"])]
-    axis = charts.linear_axis(spread, pad=0.04)
-    body = []
-    for number, row in enumerate(rows):
-        colour = f"var(--c{number % COLOURS})" if row["is_selectable"] else GREY
-        low, high = 100 * (row["score"] - row["error"]), 100 * (row["score"] + row["error"])
-        strip = charts.draw_strip(100 * row["score"], low, high, [], axis, colour, escape(row["name"]))
-        partial = row["folds"] < results["folds"]
-        folds = f"{row['folds']} / {results['folds']}"
-        small = f"<small>{_both(f'{folds} folds', f'{folds}겹')}</small>" if partial else ""
-        body.append(
-            f'<tr{"" if row["is_selectable"] else " class=base"}><td class="rank n">{number + 1}</td>'
-            f'<td class="who">{render_swatch(colour)}{localize_html(row["label"])}{small}</td>'
-            f'<td class="n mean"><span class="big">{format_points(row["score"])}</span>'
-            f'<span class="sd">± {format_points(row["error"])}</span></td><td class="plot">{strip}</td>'
-            f'<td class="n part">{_format_cost(row)}</td><td class="n part">{row["fit_seconds"]:.1f} s</td></tr>'
-        )
-    body += [
-        f'<tr class=base><td class="rank n">–</td><td class="who">{localize_html(skipped["label"])}</td>'
-        f'<td colspan="4">{localize_html(skipped["reason"])}</td></tr>'
-        for skipped in results["untried"]
-    ]
-    cost, fit = _both("pre-training", "사전 학습"), _both("one fit", "학습 한 번")
-    table = (
-        f'<div class="scroll"><table class="board"><thead><tr><th></th><th>{_both("contender", "후보")}</th>'
-        f'<th class="n">{_both(*_name_metric(results))}</th><th class="plot">'
-        f'{charts.draw_scale(axis, "points")}</th><th class="n">{cost}</th><th class="n">{fit}</th></tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>"
-    )
-    lead = _both(
-        "Ordered by the score that chose: on labels that a contender did not learn from. ± one standard error. "
-        "Those that the best does not clearly beat are ordered by the probability they give to the right answers.",
-        "선택에 쓴 점수의 순서입니다: 후보가 학습하지 않은 레이블에서 잰 값. ± 표준 오차. "
-        "가장 좋은 것이 뚜렷이 앞서지 못한 후보끼리는 정답에 준 확률의 순서입니다.",
-    )
-    return render_section(_both("Contenders", "후보"), lead, table)
-
-
-def _format_cost(row: dict[str, Any]) -> str:
-    cost = row["pretraining"]
-    if cost is None:
-        return "–"
-    if cost["flops"] is None:
-        return _both("unknown, published", "알 수 없음 (공개 모형)")
-    return f"{format_scientific(cost['flops'])} FLOPs<span class='under'>{cost['seconds']:.0f} s</span>"
-
-
-def _render_rounds(results: dict[str, Any]) -> str:
-    if not results["rounds"]:
-        return ""
-    items = []
-    for entry in results["rounds"]:
-        scores = ", ".join(f"{escape(name)} {format_points(value)}" for name, value in entry["scores"].items())
-        survivors = escape(", ".join(entry["survivors"]))
-        items.append(
-            f"<li>{localize_html(entry['stage'])}, {entry['seconds']:.0f} s: {scores} → <b>{survivors}</b></li>"
-        )
-    lead = _both("Each round is longer than the one before; the better half goes on.",
-                 "라운드마다 더 길게 학습하고, 나은 절반이 다음으로 갑니다.")  # fmt: skip
-    return render_section(_both("Rounds of pre-training", "사전 학습 라운드"), lead, f"<ol>{''.join(items)}</ol>")
-
-
-def _render_errors(results: dict[str, Any]) -> str:
-    errors = results["errors"]
-    if not errors or not (errors["worst"] or errors["confusion"]):
-        return ""
-    parts = []
-    if errors["confusion"]:
-        matrix = error_report.render_confusion(errors["confusion"]["unit"], errors["confusion"]["counts"])
-        parts.append(f'<div class="scroll matrix">{matrix}</div>')
-    rows = "".join(
-        f'<tr><td>{escape(one["where"])}</td><td class="text">{escape(one["text"][:400])}</td>'
-        f'<td>{escape(one["gold"])}</td><td>{escape(one["predicted"])}</td></tr>' for one in errors["worst"]
-    )  # fmt: skip
-    if rows:
-        head = "".join(f"<th>{_both(*texts)}</th>" for texts in
-                       (("where", "위치"), ("example", "예시"), ("label", "정답"), ("answer", "답")))  # fmt: skip
-        parts.append(
-            f'<div class="scroll"><table class="wrap"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-        )
-    lead = _both(f"{errors['wrong']:,} wrong; the most confident errors first.",
-                 f"틀린 답 {errors['wrong']:,}개; 확신이 큰 오답부터.")  # fmt: skip
-    return render_section(_both("Errors on the examples set aside", "따로 둔 예시에서의 오답"), lead, "".join(parts))
-
-
-def _render_use(results: dict[str, Any]) -> str:
-    commands = "etude predict best &lt; lines.txt\netude evaluate best labelled.csv\netude serve best"
-    python = 'import etude\nmodel = etude.load("best")\nmodel.predict(["…"])'
-    exported = (
-        _both(f"Not exported: {escape(results['not_exported'])}", f"내보내지 않음: {escape(results['not_exported'])}")
-        if results["not_exported"]
-        else _both(
-            "In this folder; the published form is in best/export.", "이 폴더에서. 공개 형식은 best/export에 있습니다."
-        )
-    )
-    return render_section(
-        _both("Use it", "쓰는 법"), exported, f"<pre>{commands}</pre><pre>{escape(python, quote=False)}</pre>"
-    )
-
-
-def _render_methods(results: dict[str, Any]) -> str:
-    labels, calibration = results["labels"], results["calibration"]
-    counts = {name: f"{labels[name]:,}" for name in ("scored_on", "chosen_on", "refit_on")}
-    folds = _describe_folds(results)
-    origin = ("the test file", "테스트 파일") if labels["has_test"] else ("a stratified share", "층화 표본")
-    lines = [
-        _both(
-            f"{counts['scored_on']} examples ({origin[0]}) were set aside first; contenders were compared on "
-            f"{counts['chosen_on']} by {folds[0]}; the final model learnt from all {counts['refit_on']}.",
-            f"먼저 {counts['scored_on']}개({origin[1]})를 따로 두고, {counts['chosen_on']}개를 "
-            f"교차 검증({folds[1]})으로 나누어 후보를 비교했으며, "
-            f"최종 모형은 {counts['refit_on']}개 모두에서 학습했습니다.",
-        )
-    ]
-    if calibration is not None:
-        before, after = 100 * calibration["error_before"], 100 * calibration["error_after"]
-        lines.append(_both(
-            f"Probabilities are calibrated: temperature {calibration['temperature']:.2f}, expected calibration error "
-            f"{before:.1f} → {after:.1f} points on out-of-fold answers.",
-            f"확률 보정: 온도 {calibration['temperature']:.2f}, 예상 보정 오차 {before:.1f} → {after:.1f}점.",
-        ))  # fmt: skip
-        if calibration["threshold"] is not None:
-            lines.append(_both(f"Below a probability of {calibration['threshold']:.3f} the answer is “don't know”.",
-                               f"확률이 {calibration['threshold']:.3f}보다 낮으면 “모름”으로 답합니다."))  # fmt: skip
-    lines += [localize_html(note) for note in (*results["notes"], *results["warnings"])]
-    items = "".join(f"<li>{line}</li>" for line in lines)
-    return render_section(_both("How it was chosen", "선택 방법"), "", f"<ul>{items}</ul>")
-
-
-def _render_footer(results: dict[str, Any]) -> str:
-    return f"<footer>{escape(results['versions'])} · {escape(results['hardware'])} · {escape(results['date'])}</footer>"

@@ -16,7 +16,7 @@ from etude.pick.candidates import Round, plan_rounds, plan_shared_rounds
 from etude.pick.clock import OutOfTime
 from etude.pick.encoders import Candidate, Encoder, Pretraining, plan_pretraining, read_encoder, run_pretraining
 from etude.pick.fine_tuning import run_tuned
-from etude.pick.race import Entry, Race, format_seconds
+from etude.pick.race import KOREAN_ERROR, Entry, Race, format_seconds
 from etude.pick.text import PickText
 from etude.pick.worker_pool import Job, WorkerPool
 
@@ -49,7 +49,7 @@ def plan_candidate(
             is_timed=is_timed,
         )  # fmt: skip
     except UserError as error:
-        race.note(*(f"{candidate.label[language]}: {error}" for language in ("en", "ko")))
+        race.note(f"{candidate.label['en']}: {error}", f"{candidate.label['ko']}: {KOREAN_ERROR}")
         return None
 
 
@@ -58,9 +58,7 @@ def pretrain_in_turn(race: Race, candidate: Candidate, text: PickText, seconds: 
     key, reading = f"begin {candidate.name} {seconds:.0f}", text_share(race, text) * text.size / BYTES_PER_SECOND
     needed = reading + OVERHEAD[device] + race.scoring_seconds()
     if not race.journal.decide(key, lambda: race.room() > needed):
-        race.note(
-            f"{candidate.label['en']}: no time to pre-train it", f"{candidate.label['ko']}: 사전 학습할 시간 없음"
-        )
+        _note_untrained(race, candidate)
         return None
     race.on_progress(f"pre-training {candidate.label['en']} for {format_seconds(seconds)}")
     planned = plan_candidate(race, candidate, text, seconds, device, is_timed=device == "cpu")
@@ -70,12 +68,10 @@ def pretrain_in_turn(race: Race, candidate: Candidate, text: PickText, seconds: 
     try:
         run_pretraining(race.store, planned, deadline)
     except OutOfTime:
-        race.note(
-            f"{candidate.label['en']}: no time to pre-train it", f"{candidate.label['ko']}: 사전 학습할 시간 없음"
-        )
+        _note_untrained(race, candidate)
         return None
     except UserError as error:
-        race.note(*(f"{candidate.label[language]}: {error}" for language in ("en", "ko")))
+        race.note(f"{candidate.label['en']}: {error}", f"{candidate.label['ko']}: {KOREAN_ERROR}")
         return None
     finally:
         race.journal.save()
@@ -192,8 +188,9 @@ class SharedRounds:
             if race.store.state(planned.key) == "done":
                 encoders.append((candidate, read_encoder(race.store, planned)))
             else:
+                korean = KOREAN_ERROR if error else "사전 학습에서 남은 것이 없음"
                 race.note(f"{candidate.label['en']}: {error or 'its pre-training left nothing'}",
-                          f"{candidate.label['ko']}: {error or '사전 학습에서 남은 것이 없음'}")  # fmt: skip
+                          f"{candidate.label['ko']}: {korean}")  # fmt: skip
                 race.on_progress(race.notes[-1]["en"])
         self.pending = []
         race.journal.save()

@@ -35,7 +35,8 @@ def choose_fields(
                 name = fields[file.path] = _guess_field(file)
                 if name != DEFAULT_FIELD:
                     message = f"{file.path}: text is read from its field '{name}'; --text-field names another."
-                    problems.append(Problem(message, is_fatal=False))
+                    korean = f"{file.path}: 텍스트를 필드 '{name}'에서 읽습니다. 다른 필드는 --text-field로 지정하세요."
+                    problems.append(Problem(message, False, korean=korean))
     return fields, problems
 
 

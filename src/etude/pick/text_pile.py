@@ -166,8 +166,9 @@ def check_text(
     total = sum(counts.documents.values())
     duplicates = total - counts.distinct
     if duplicates > DUPLICATE_SHARE * total and not unique:
-        share = f"{duplicates:,} of {total:,} documents"
-        problems.append(Problem(f"The text: {share} are exact duplicates; --unique drops them.", is_fatal=False))
+        message = f"The text: {duplicates:,} of {total:,} documents are exact duplicates; --unique drops them."
+        korean = f"텍스트: 문서 {total:,}개 중 {duplicates:,}개가 완전히 같은 중복입니다. --unique를 쓰면 제거합니다."
+        problems.append(Problem(message, False, korean=korean))
     pile_files = [
         PileFile(file, fields[file.path], states[file.path].sha256, states[file.path].bad)
         for source in source_list
@@ -249,8 +250,10 @@ def _read_file(name: str, file: SourceFile, settings: ReadSettings, state: _File
 def _describe_bad(path: str, state: _FileState, skip_bad: bool) -> list[Problem]:
     problems = [] if state.failure is None else [Problem(state.failure)]
     if state.bad and skip_bad:
-        first = state.messages[0][1]
-        problems.append(Problem(f"{path}: {state.bad} bad records left out; the first: {first}", False, state.bad))
+        place, first = state.messages[0]
+        korean = f"{path}: 잘못된 레코드 {state.bad}개를 뺐습니다. 첫 레코드: {place}"
+        message = f"{path}: {state.bad} bad records left out; the first: {first}"
+        problems.append(Problem(message, False, state.bad, korean))
     else:
         problems += merge_alike(state.messages)
     return problems

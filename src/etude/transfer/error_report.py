@@ -8,6 +8,7 @@ from __future__ import annotations
 import html
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -79,24 +80,32 @@ def _confusion_table(confusion: tuple[str, Counter[tuple[str, str]]] | None) -> 
     """Format the confusion matrix, gold in rows, predicted in columns; a cell's shade is its share of the row."""
     if confusion is None:
         return ""
-    return render_confusion(
-        confusion[0], [[gold, predicted, count] for (gold, predicted), count in confusion[1].items()]
-    )
+    entries = [[gold, predicted, count] for (gold, predicted), count in confusion[1].items()]
+    return render_confusion(ConfusionTexts(f"Confusion ({confusion[0]})"), entries)
 
 
-def render_confusion(unit: str, entries: Sequence[Sequence[Any]]) -> str:
+@dataclass(frozen=True)
+class ConfusionTexts:
+    """What stands around a confusion matrix, as HTML; a page in another language has others."""
+
+    heading: str
+    corner: str = "gold \\ predicted"
+    too_many: str = "{count} labels: too many for a matrix."
+
+
+def render_confusion(texts: ConfusionTexts, entries: Sequence[Sequence[Any]]) -> str:
     """Render (gold, predicted, count) as a table, gold in rows; too many labels for one get a sentence."""
     counts = Counter({(gold, predicted): count for gold, predicted, count in entries})
     names = sorted({name for pair in counts for name in pair})
     if len(names) > LABELS:
-        return f"<p>{len(names)} labels: too many for a matrix.</p>"
+        return f"<p>{texts.too_many.format(count=len(names))}</p>"
     rows = []
     for gold in names:
         total = sum(counts[gold, name] for name in names)
         cells = [_number_cell(f"{counts[gold, name]:,}", counts[gold, name] / max(1, total)) for name in names]
         rows.append(_table_row([html.escape(gold), *cells]))
-    head = _table_row(["gold \\ predicted", *map(html.escape, names)], head=True)
-    return f"<h3>Confusion ({unit})</h3><table>{head}{''.join(rows)}</table>"
+    head = _table_row([texts.corner, *map(html.escape, names)], head=True)
+    return f"<h3>{texts.heading}</h3><table>{head}{''.join(rows)}</table>"
 
 
 def _error_table(errors: Sequence[ErrorExample], examples: Examples[Any]) -> str:
