@@ -31,6 +31,9 @@ def test_help_lists_every_command(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert {"recipes", "pretrain", "import", "generate"} < set(known)
     for name in known:
         assert name in shown
+    for panel in cli.PANELS:
+        assert f"─ {panel} ─" in shown
+    assert sorted(cli.ORDER) == sorted(known)  # each command stands in one panel
 
 
 def test_an_unknown_command_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

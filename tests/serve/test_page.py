@@ -75,7 +75,9 @@ def test_every_ability_has_its_answer(page: Any, server: Server) -> None:
     ask(page, server, "bert-toy", "attention", input="the cat sat on the mat")
     heads = page.query_selector_all(".heads button")
     heads[-1].click()
-    assert heads[-1].get_attribute("aria-pressed") == "true" and page.query_selector(".map canvas") is not None
+    assert heads[-1].get_attribute("aria-pressed") == "true"
+    assert page.query_selector(".map canvas[aria-label]") is not None
+    assert "“the” looks at" in page.inner_text("#answer")
 
 
 def test_a_translation_can_be_drawn(page: Any, server: Server) -> None:
@@ -166,6 +168,44 @@ def test_tagged_words_stand_as_in_a_sentence(page: Any, server: Server) -> None:
       return [".tagged", ".span", ".span:last-of-type"].map(each => part.querySelector(each).textContent);
     }""")
     assert texts == ["She left (Seoul), New York.", "Seoul", "New York"]
+
+
+@pytest.mark.parametrize("path", ["/", "/api"])
+def test_a_server_that_is_away_is_named_and_asked_again(page: Any, server: Server, path: str) -> None:
+    page.route("**/about", lambda route: route.abort())
+    page.goto(f"{server.address}{path}")
+    page.wait_for_selector("#again")
+    assert "The server cannot be reached." in page.inner_text("#main")
+    page.click("#language")
+    assert "써 보기" in page.inner_text(".top")
+    page.unroute("**/about")
+    page.click("#again")
+    page.wait_for_selector("#ask, .route")
+    assert page.query_selector("#again") is None
+
+
+def test_a_run_says_what_it_was_fine_tuned_for(page: Any, server: Server) -> None:
+    page.goto(f"{server.address}/#tuned/predict")
+    page.wait_for_selector("#ask")
+    assert [pill.split("\n")[1] for pill in page.locator(".pill").all_inner_texts()][2] == "BERT · Classify"
+    assert page.inner_text("#lead") == "BERT · Classify"
+
+
+def test_both_texts_of_a_pair_are_wanted(page: Any, server: Server) -> None:
+    """The second text of attention is optional, that of a pair is not."""
+
+    def as_pair(route: Any) -> None:
+        about = route.fetch().json()
+        run = next(run for run in about["runs"] if run["name"] == "tuned")
+        run.update(task="pair", inputs=["first", "second"], columns=["text_a", "text_b"])
+        route.fulfill(json=about)
+
+    page.route("**/about", as_pair)
+    page.goto(f"{server.address}/#tuned/predict")
+    page.wait_for_selector("#ask")
+    assert page.locator(".fields label span").all_inner_texts() == ["First text", "Second text"]
+    page.click("#tab-attention")
+    assert "(optional)" in page.locator(".fields label span").all_inner_texts()[1]
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])

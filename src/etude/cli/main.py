@@ -26,38 +26,21 @@ COMMANDS = (
     *catalog.COMMANDS,
     *verify.COMMANDS,
 )
-ORDER = [
-    "demo",
-    "study",
-    "pick",
-    "prepare",
-    "check",
-    "bench",
-    "pretrain",
-    "distill",
-    "finetune",
-    "augment",
-    "evaluate",
-    "predict",
-    "features",
-    "tasks",
-    "recipes",
-    "import",
-    "export",
-    "generate",
-    "translate",
-    "fill",
-    "perplexity",
-    "prompt",
-    "serve",
-    "verify",
-    "world",
-]  # in which help lists them
+PANELS = {
+    "Begin": ["demo", "world", "pick", "study"],
+    "From text to a model": ["prepare", "check", "pretrain", "distill", "bench", "recipes"],
+    "Tasks with labels": ["tasks", "finetune", "evaluate", "predict", "features", "augment"],
+    "Use a model": ["fill", "generate", "translate", "prompt", "perplexity", "serve"],
+    "Look inside, keep, exchange": ["verify", "import", "export"],
+}  # in which help lists the commands; `show` stands in the last
+PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
+ORDER = list(PANEL_OF)
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # a fault of ours shows a plain traceback, fit for a report
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="etude COMMAND -h explains a command. Words such as train.steps=500 behind one change its settings.",
 )
 
 
@@ -71,15 +54,17 @@ def _version(requested: bool) -> None:
 
 @app.callback()
 def etude(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show where an error arose; may stand anywhere.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show an error's traceback; may stand anywhere.")] = False,
 ) -> None:
     """Learn language from plain text first and the task second."""
 
 
 for command in sorted(COMMANDS, key=lambda command: ORDER.index(command.called)):
-    app.command(command.called)(command.function())
-app.add_typer(show.app(), name="show")
+    app.command(command.called, rich_help_panel=PANEL_OF[command.called])(command.function())
+app.add_typer(show.app(), name="show", rich_help_panel=list(PANELS)[-1])
 
 
 def main() -> None:

@@ -212,7 +212,7 @@ def pick(
     seed: int = 0,
     on_progress: Callable[[str], None] | None = None,
 ) -> PickResult:
-    """Find the best model for your labels in the minutes you have, and take it home.
+    """Find the best model for your labels in the minutes you have, with an honest score.
 
     Contenders are a bag of words, word vectors of your text, models pre-trained on it, and those you start from
     (frozen, fine-tuned, trained on with your text). The final model learns from all labels; its score comes from

@@ -60,7 +60,7 @@ export function showPrediction(answers, inputs, run) {
   const types = [...new Set(answers.flatMap(answer => listTags(answer).map(span => span.type)))].sort(); // a type has one colour in all texts
   return cases(answers.map((answer, number) => {
     const input = inputs[number];
-    const source = h("p", {class: "source"}, typeof input === "string" ? input : Object.values(input).filter(value => typeof value === "string").join(" ⏐ "));
+    const source = h("p", {class: "source"}, typeof input === "string" ? input : Object.values(input).filter(value => typeof value === "string").join("\n"));
     if (answer.tags) return [showTags(answer, types)];
     if (answer.nbest) return showSpan(answer, input, run);
     if (Array.isArray(answer.scores) && typeof input === "object") return [source, showList(answer, input)];
@@ -125,6 +125,7 @@ function showSpan(answer, input, run) {
   const weights = spans.map(each => Math.exp(each.score - highest)), total = weights.reduce((sum, weight) => sum + weight, 0);
   return [
     h("h2", {}, answer.answer || t("no_answer")), quote,
+    spans.length ? h("h3", {}, t("candidate_spans")) : null,
     bars(...spans.slice(0, 5).map((each, at) => bar(each.text, weights[at] / total, each.score.toFixed(2), at === 0 && Boolean(answer.answer), () => place(each.text, each.start)))),
   ];
 }

@@ -1,6 +1,6 @@
 // The documentation of the API, drawn from /openapi.json; nothing is loaded from elsewhere.
 "use strict";
-import { clear, drawHead, getJson, h, start } from "./common.js";
+import { clear, drawHead, getJson, h, load, start } from "./common.js";
 import { addWords, getLanguage, t } from "./words.js";
 
 addWords({
@@ -85,6 +85,6 @@ function draw() {
   clear(document.getElementById("routes")).append(...routes);
 }
 
-start(() => draw());
-[state.about, state.schema] = await Promise.all([getJson("/about"), getJson("/openapi.json")]);
+start("api", () => (state.schema ? draw() : drawHead("api", false)));
+[state.about, state.schema] = await load(() => Promise.all([getJson("/about"), getJson("/openapi.json")]));
 draw();

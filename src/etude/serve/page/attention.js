@@ -19,7 +19,7 @@ export function showAttention([result]) {
     buttons.forEach((button, at) => button.setAttribute("aria-pressed", String(at === state.layer * heads + state.head)));
     clear(map).append(drawMap(layer, tokens, keys, state.token, row => { state.token = row; redraw(); }));
     clear(chips).append(...tokens.map((token, row) => h("button", {class: "chip", type: "button", "aria-pressed": String(row === state.token), onclick: () => { state.token = row; redraw(); }}, token)));
-    title.textContent = `${tokens[state.token]} ${t("looks_at")}`;
+    title.textContent = t("looks_at").replace("{}", tokens[state.token]);
     const row = layer[state.token], most = Math.max(...row);
     clear(looks).append(...keys.map((key, at) => h("span", {class: "chip key", title: percent(row[at]), style: shade(row[at] / most)}, key)));
   };
@@ -112,6 +112,7 @@ function drawMap(matrix, rows, columns, chosen, choose) {
   context.lineWidth = 1.5;
   context.strokeRect(left - 1, above + cell * chosen - 1, cell * columns.length + 1, cell + 1);
   canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", t("map_of"));
   canvas.addEventListener("click", event => {
     const row = Math.floor((event.offsetY - above) / cell);
     if (row >= 0 && row < rows.length) choose(row);

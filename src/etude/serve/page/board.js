@@ -1,6 +1,6 @@
 // The board: what a folder of runs and studies holds, live while something runs.
 "use strict";
-import { clear, drawHead, getJson, h, start } from "./common.js";
+import { clear, drawHead, getJson, h, load, start } from "./common.js";
 import { addWords, getLanguage, t } from "./words.js";
 import { short, sparkline } from "./chart.js";
 import { drawDetails } from "./details.js";
@@ -162,10 +162,10 @@ async function refresh() {
   if (state.shown.some(path => live.has(path))) await show(state.shown, false);
 }
 
-start(() => { draw(); if (state.shown.length) show(state.shown, false); });
+start("board", () => { if (!state.data) { drawHead("board", true); return; } draw(); if (state.shown.length) show(state.shown, false); });
 byId("details").addEventListener("keydown", event => { if (event.key === "Escape") show([]); });
 byId("filter").addEventListener("input", event => { state.filter = event.target.value; draw(); });
-state.about = await getJson("/about");
-await refresh();
+state.about = await load(() => getJson("/about"));
+await load(refresh);
 setInterval(() => refresh().catch(() => { /* the server is away: the next look may find it */ }), REFRESH);
 document.addEventListener("visibilitychange", () => refresh().catch(() => {}));

@@ -88,7 +88,7 @@ function theme() {
 }
 
 export function drawHead(current, board) {
-  const pages = [["try", "/"], ...(board ? [["board", "/board"]] : []), ["api", "/api"]];
+  const pages = [["try", "/"], ["api", "/api"], ...(board ? [["board", "/board"]] : [])]; // the board comes last: it is known last
   const dark = document.documentElement.dataset.theme === "dark";
   clear(document.querySelector(".top")).append(
     h("a", {class: "brand", href: "/"}, "ETUDE"),
@@ -106,8 +106,8 @@ export function drawHead(current, board) {
   for (const element of document.querySelectorAll("[data-t]")) element.textContent = t(element.dataset.t);
 }
 
-// Start a page: `draw` is called now, and again when the language or the colours change.
-export function start(draw) {
+// Start a page: its head is drawn at once, and `draw` is called when the language or the colours change.
+export function start(current, draw) {
   redraw = draw;
   setLanguage(firstLanguage());
   setTheme(theme());
@@ -116,6 +116,25 @@ export function start(draw) {
   if (given) {
     sessionStorage.setItem("etude-token", given);
     history.replaceState(null, "", location.pathname);
+  }
+  drawHead(current, current === "board");
+}
+
+// What a page needs before it is drawn; where the server does not answer, the page says so and offers to ask again.
+export async function load(read) {
+  const main = document.getElementById("main"), note = h("p", {class: "lead", role: "status"});
+  for (;;) {
+    const late = setTimeout(() => { note.textContent = t("loading"); main.prepend(note); }, 300);
+    try {
+      return await read();
+    } catch (error) {
+      clearTimeout(late);
+      main.prepend(note);
+      await new Promise(again => clear(note).append(h("span", {class: "problem"}, error.message), " ", h("button", {class: "plain", type: "button", id: "again", onclick: again}, t("again"))));
+    } finally {
+      clearTimeout(late);
+      note.remove();
+    }
   }
 }
 

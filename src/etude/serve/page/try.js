@@ -1,6 +1,6 @@
 // The page on which runs are tried: a run, one of its abilities, an input, the answer.
 "use strict";
-import { clear, drawHead, getJson, h, lines, post, start } from "./common.js";
+import { clear, drawHead, getJson, h, lines, load, post, start } from "./common.js";
 import { has, t } from "./words.js";
 import { showAnalogy, showFill, showNeighbours, showPaths, showPrediction, showSimilarity, showTranslation } from "./answers.js";
 import { showAttention } from "./attention.js";
@@ -82,7 +82,7 @@ function predictFields() {
   const list = listRole();
   if (list) return [[list[0], list[0], 2, ""], [list[1], list[1], 4, ""]];
   const {inputs} = state.run;
-  if (inputs.length > 1) return inputs.map(role => [role, role, role === "context" ? 7 : 2, ""]);
+  if (inputs.length > 1) return inputs.map(role => [role, role === "second" ? "second_text" : role, role === "context" ? 7 : 2, ""]);
   return [["input", inputs.length ? (inputs[0] === "tokens" ? "tokens_field" : "texts") : "input", 4, ""]];
 }
 
@@ -94,7 +94,8 @@ function predictInputs(values) {
   return lines(values.input).map(line => (line.startsWith("{") ? JSON.parse(line) : line));
 }
 
-const title = ability => (ability === "predict" && has(`predict_${state.run.task}`) ? t(`predict_${state.run.task}`) : t(ability));
+const title = (ability, run = state.run) => (ability === "predict" && has(`predict_${run.task}`) ? t(`predict_${run.task}`) : t(ability));
+const describe = run => [run.system, run.task && title("predict", run)].filter(Boolean).join(" · ");
 
 // --- drawing -------------------------------------------------------------------------------------
 
@@ -108,9 +109,9 @@ function draw() {
   }
   document.title = `${state.run.name} – Etude`;
   byId("title").textContent = state.run.name;
-  byId("lead").textContent = [state.run.system, state.run.task && title("predict"), state.run.pairs.join(" → ")].filter(Boolean).join(" · ");
+  byId("lead").textContent = [describe(state.run), state.run.pairs.join(" → ")].filter(Boolean).join(" · ");
   clear(byId("runs")).append(...(runs.length < 2 ? [] : runs.map(run =>
-    h("button", {class: "pill", type: "button", "aria-pressed": String(run === state.run), onclick: () => choose(run)}, run.name, h("small", {}, run.system || run.task)))));
+    h("button", {class: "pill", type: "button", "aria-pressed": String(run === state.run), onclick: () => choose(run)}, run.name, h("small", {}, describe(run))))));
   byId("runs").querySelector("[aria-pressed=true]")?.scrollIntoView({block: "nearest", inline: "center"});
   const abilities = ORDER.filter(name => state.run.endpoints.includes(name));
   clear(byId("tabs")).append(...abilities.map(name => h("button", {
@@ -212,8 +213,8 @@ async function ask(kind, controls, answer, button, stop) {
   }
 }
 
-start(() => draw());
-state.about = await getJson("/about");
+start("try", () => (state.about ? draw() : drawHead("try", false)));
+state.about = await load(() => getJson("/about"));
 if (state.about.runs.length) {
   const [name, ability] = decodeURIComponent(location.hash.slice(1)).split("/");
   choose(state.about.runs.find(run => run.name === name) || state.about.runs[0], ability);
