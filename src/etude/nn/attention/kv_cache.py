@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.nn.attention.dispatch import attend
+from etude.nn.attention.step import attend_step
 from etude.nn.packed import Layout, Packed, pack
 
 _ROOM = 64  # the buffer grows by doubling from here: few copies, little waste
@@ -103,15 +104,15 @@ class KVCache:
 class LockstepCache(KVCache):
     """A cache of sequences of one length, each with one new token a step: nothing to mask, nothing to place.
 
-    A step of a static one can be recorded (nn/cuda_graphs.py): its buffers stay where they are, the place of the next
-    token lies on the device, and queries see the whole room under a mask.
+    A step of a static one can be recorded (nn/cuda_graphs.py): its buffers stay where they are, and the place of the
+    next token lies on the device. A token stays in the row where it was stored, however sequences are reordered.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.length = 0  # tokens kept of every sequence; not counted where the cache is static
         self.place: Tensor | None = None  # (1,) the same on the device, where the cache is static
-        self._mask: Tensor | None = None  # (1, 1, 1, room) of the present step, added to scores
+        self._origins: Tensor | None = None  # (S, room) the row of each token of a sequence, where the cache is static
 
     @property
     def longest(self) -> int:
@@ -124,30 +125,32 @@ class LockstepCache(KVCache):
             [buffer.new_zeros(sequences, room, *buffer.shape[2:]) for buffer in buffers]
             for buffers in (self.keys, self.values)
         )
-        cache.place = torch.zeros(1, dtype=torch.int64, device=self.keys[0].device)
+        device = self.keys[0].device
+        cache.place = torch.zeros(1, dtype=torch.int64, device=device)
+        cache._origins = torch.zeros((sequences, room), dtype=torch.int32, device=device)
         return cache
 
     def load(self, cache: LockstepCache, rows: Tensor, length: int) -> None:
         """Take the first `length` tokens of these sequences, (S,), of another cache; this one is static."""
-        assert self.place is not None
+        assert self.place is not None and self._origins is not None
+        tokens = torch.arange(length, device=rows.device)
+        sources = rows[:, None] if cache._origins is None else cache._origins[rows, :length].long()
         for mine, theirs in ((self.keys, cache.keys), (self.values, cache.values)):
-            for buffer, tokens in zip(mine, theirs, strict=True):
-                buffer[: len(rows), :length] = tokens[:, :length].index_select(0, rows)
+            for buffer, other in zip(mine, theirs, strict=True):
+                buffer[: len(rows), :length] = other[sources, tokens]
+        self._origins.copy_(torch.arange(len(self._origins), device=rows.device)[:, None])
         self.place.fill_(length)
 
     def start_step(self, layout: Layout, path: str | None = None) -> None:
         if not layout.equal or layout.longest != 1:
             raise ValueError("a step of this cache has one token of every sequence")
-        if self.place is not None:
-            places = torch.arange(self.keys[0].shape[1], device=self.place.device)
-            mask = torch.zeros(places.shape, dtype=self.keys[0].dtype, device=self.place.device)
-            self._mask = mask.masked_fill(places > self.place, torch.finfo(mask.dtype).min)[None, None, None]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
         if window is not None:
             raise ValueError("a cache of one length has no windows")
         if self.place is not None:
-            return self._attend_static(self.place, layer, query, key, value)
+            keys, values = self.keys[layer], self.values[layer]
+            return attend_step(query, key.detach(), value.detach(), keys, values, self.place, self._origins)
         if layer == len(self.keys):
             self.keys.append(key.new_zeros(len(key), 0, *key.shape[1:]))
             self.values.append(value.new_zeros(len(value), 0, *value.shape[1:]))
@@ -163,31 +166,29 @@ class LockstepCache(KVCache):
             self.values[layer][:, :stop].transpose(1, 2),
         )[:, :, 0]  # (S, H, d)
 
-    def _attend_static(self, place: Tensor, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        keys, values = self.keys[layer], self.values[layer]
-        keys.index_copy_(1, place, key.detach()[:, None])
-        values.index_copy_(1, place, value.detach()[:, None])
-        return F.scaled_dot_product_attention(
-            query[:, :, None], keys.transpose(1, 2), values.transpose(1, 2), attn_mask=self._mask
-        )[:, :, 0]  # (S, H, d)
-
     def finish_step(self) -> None:
         if self.place is None:
             self.length += 1
         else:
-            self.place.add_(1)
+            self.place.add_(1)  # in a new table of origins every row names itself, so the new token's is there
 
     def reorder(self, rows: Tensor) -> None:
         """Keep only these sequences, (S,), in this order; one may be named twice. A static cache keeps its number."""
+        if self._origins is not None:
+            self._reorder_origins(self._origins, rows)
+            return
         for buffers in (self.keys, self.values):
             for layer, buffer in enumerate(buffers):
-                if self.place is not None:
-                    buffer.copy_(buffer.index_select(0, rows))
-                    continue
                 selection = buffer.new_empty(len(rows), *buffer.shape[1:])
                 # what lies beyond the tokens is never read
                 torch.index_select(buffer[:, : self.length], 0, rows, out=selection[:, : self.length])
                 buffers[layer] = selection
+
+    def _reorder_origins(self, origins: Tensor, rows: Tensor) -> None:
+        """A sequence has the past of another; its next tokens, in columns from `place` on, are its own."""
+        assert self.place is not None
+        is_past = torch.arange(origins.shape[1], device=origins.device) < self.place
+        origins.copy_(torch.where(is_past, origins.index_select(0, rows), origins))
 
 
 class _Step:

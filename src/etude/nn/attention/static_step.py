@@ -1,17 +1,17 @@
 """A step of one token for every cached sequence, in static memory, so that it can be recorded (nn/cuda_graphs.py).
 
-It writes to the buffers of a `KVCache` and reads them whole: the place of each new token lies on the device, and what
-stands behind it is masked. A sequence that has ended keeps its place in the batch and is not looked at.
+It works on the buffers of a `KVCache`; the place of each new token lies on the device (nn/attention/step.py). A sequence
+that has ended keeps its place in the batch and is not looked at.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from etude.nn.attention.kv_cache import KVCache
+from etude.nn.attention.step import attend_step
 from etude.nn.packed import Layout, Packed
 
 
@@ -25,8 +25,6 @@ class StaticStep(KVCache):
         self.tokens = torch.zeros(sequences, dtype=torch.int64, device=device)  # (S,)
         self.places = torch.zeros(sequences, dtype=torch.int64, device=device)  # (S,) of these tokens
         self.layout = Layout.from_bounds(np.arange(sequences + 1), 1).to(device)
-        self._rows = torch.arange(sequences, device=device)
-        self._masks: dict[int | None, Tensor] = {}
 
     def uses(self, cache: KVCache) -> bool:
         """Whether these are still the buffers of a cache."""
@@ -46,28 +44,10 @@ class StaticStep(KVCache):
         return Packed(self.tokens, self.places, None, self.layout)
 
     def start_step(self, layout: Layout, path: str | None = None) -> None:
-        self._masks = {}
+        """Nothing: all of it lies on the device."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
-        keys, values = self.buffers[layer]
-        keys.index_put_((self._rows, self.places), key.detach().to(keys.dtype))
-        values.index_put_((self._rows, self.places), value.detach().to(values.dtype))
-        mixed = F.scaled_dot_product_attention(
-            query[:, :, None].to(keys.dtype), keys.transpose(1, 2), values.transpose(1, 2),
-            attn_mask=self._mask(window, keys.dtype),
-        )  # fmt: skip
-        return mixed[:, :, 0]  # (S, H, d)
-
-    def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
-        """(S, 1, 1, room), added to scores; computed once for all layers with this window."""
-        if window not in self._masks:
-            place = torch.arange(self.room, device=self.places.device)
-            hidden = place > self.places[:, None]
-            if window is not None:
-                hidden = hidden | (place < self.places[:, None] - window)
-            mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
-            self._masks[window] = mask.masked_fill(hidden, torch.finfo(dtype).min)[:, None, None]
-        return self._masks[window]
+        return attend_step(query, key.detach(), value.detach(), *self.buffers[layer], self.places, window=window)
 
     def finish_step(self) -> None:
         """Nothing: the host counts, and fills in the next places."""
