@@ -8,7 +8,7 @@ beginnings of documents of the built-in world, of their natural lengths (padded 
 turns in two forms, with its cache as it grows and with a static cache and compiled steps; ours is compared with the
 faster one. The first call of each side is not counted. Printed: new tokens a second of every round, the ratio of the
 medians of rounds with its range, and the share of new tokens that are equal (in bfloat16 a tie may go the other way,
-and then all that follows).
+and then all that follows: the share between its own two forms says how often).
 """
 
 from __future__ import annotations
@@ -132,11 +132,15 @@ def main() -> None:
             best = max(("generate", "generate, static"), key=lambda side: statistics.median(rounds[side]))
             ratios = [mine / theirs for mine, theirs in zip(rounds["etude"], rounds[best], strict=True)]
             equal = compare_equal(written["etude"], written["generate"])
-            results["texts"][count] = {"rounds": rounds, "best": best, "ratios": ratios, "equal": equal}
+            theirs = compare_equal(written["generate, static"], written["generate"])
+            results["texts"][count] = {
+                "rounds": rounds, "best": best, "ratios": ratios, "equal": equal, "equal of its two forms": theirs,
+            }  # fmt: skip
             print(
                 f"{count} texts: ours {statistics.median(rounds['etude']):,.0f}, {best} "
                 f"{statistics.median(rounds[best]):,.0f} new tokens a second: {statistics.median(ratios):.2f} x "
-                f"({min(ratios):.2f} - {max(ratios):.2f}), {equal:.1%} of the tokens equal",
+                f"({min(ratios):.2f} - {max(ratios):.2f}), {equal:.1%} of the tokens equal "
+                f"({theirs:.1%} between its own two forms)",
                 flush=True,
             )
             if options.out:

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from etude.chance import fold
 from etude.errors import UserError
 from etude.inference import generation
-from etude.inference.generation import Continuation, Sampling, generate, window_start
+from etude.inference.generation import Continuation, Sampling, generate
 from etude.inference.model import LoadedModel
+from etude.inference.reader import window_start
 from tests.tiny_models import TEXTS, decoder, encoder
 
 AXES: dict[str, dict[str, Any]] = {
@@ -231,6 +232,26 @@ def test_stop_strings_end_the_text_before_them() -> None:
         else:
             assert cut == whole
     assert {item.ended for item in stopped} >= {"stop", "tokens"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_tokens_taken_together_are_those_taken_one_by_one(data: st.DataObject) -> None:
+    """Whatever ends the text among them: an end-of-text, a stop string, the number of tokens, the context."""
+    model = decoder(context=16)
+    tokens = data.draw(st.lists(st.integers(0, model.tokenizer.vocab - 1), min_size=1, max_size=24))
+    stop = data.draw(st.sampled_from([(), ("e",), ("a", "the")]))
+    limit, overflow = data.draw(st.integers(1, 24)), data.draw(st.sampled_from(["slide", "stop"]))
+    sampling = Sampling(tokens=limit, stop=stop, past_end=data.draw(st.booleans()), overflow=overflow)
+    single, several = (generation.Sample(model, TEXTS[0][:9], sampling) for _ in range(2))
+    for token in tokens:
+        if single.ended is None:
+            single.take(token)
+    while tokens and several.ended is None:
+        count = data.draw(st.integers(1, len(tokens)))
+        several.take_all(tokens[:count])
+        tokens = tokens[count:]
+    assert (several.ids, several.ended, "".join(several.pieces)) == (single.ids, single.ended, "".join(single.pieces))
 
 
 def test_a_stream_is_the_text_in_whole_characters() -> None:

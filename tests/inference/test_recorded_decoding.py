@@ -7,16 +7,18 @@ from typing import Any
 import pytest
 import torch
 
-from etude.inference import generation
-from etude.inference.generation import Reader, Sampling, generate
+from etude.inference import generation, reader, recorded_decoding
+from etude.inference.generation import Sampling, generate
+from etude.inference.reader import Reader
 from tests.inference.test_generation import AXES, SAMPLINGS, ids_of, prompts_of
 from tests.recordings import Recorder, Unrecordable
 from tests.tiny_models import decoder
 
 
 def record_on_cpu(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> None:
-    monkeypatch.setattr(Reader, "_records", lambda self: self.cache is not None)
-    monkeypatch.setattr(generation, "CudaGraphs", lambda device, frees_memory: recorder)
+    monkeypatch.setattr(Reader, "_records", lambda self: True)
+    monkeypatch.setattr(recorded_decoding, "ROOM", 16)
+    monkeypatch.setattr(reader, "CudaGraphs", lambda device, frees_memory: recorder)
 
 
 @pytest.mark.parametrize("name", ["greedy", "narrow"])
@@ -66,6 +68,68 @@ def test_rows_of_ended_texts_stay_until_half_are_empty(monkeypatch: pytest.Monke
     assert len(reader.rows) == 2
     compare([1, 2])
     assert len(recorder.graphs) > graphs
+
+
+def test_later_texts_find_the_stages_of_earlier_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the earlier ones is seen; numbers of texts are rounded up, and lengths by doubling."""
+    model, recorder = decoder(context=64), Recorder()
+    asked = Sampling(tokens=20, temperature=0, past_end=True)
+    groups = [prompts_of(7), prompts_of(8)[::-1], prompts_of(5)]
+    expected = [generate(model, prompts, asked, cached=False) for prompts in groups]
+    record_on_cpu(monkeypatch, recorder)
+    counts = []
+    for prompts, texts in zip(groups, expected, strict=True):
+        assert generate(model, prompts, asked) == texts
+        counts.append(len(recorder.graphs))
+    assert counts[1] == counts[0] < counts[2]  # 8 rows twice, then 6
+    assert model.step_recorder is not None
+    stages = model.step_recorder.unused
+    assert {len(stage.step.tokens) for stage in stages} == {6, 8} and len(stages) == len(recorder.graphs)
+    monkeypatch.setattr(model.step_recorder, "kept_bytes", stages[-1].bytes)
+    generate(model, groups[2], asked)
+    assert len(model.step_recorder.unused) == 1
+
+
+def test_two_readers_never_share_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    record_on_cpu(monkeypatch, Recorder())
+    model, prompts = decoder(context=64), [[3, 4], [5]]
+    with Reader(model, prompts) as first, Reader(model, prompts) as second, Reader(model, prompts, False) as plain:
+        for tokens in ([1, 2], [3, 4], [5, 6], [7, 8], [9, 10]):
+            logits = [each.next_logits().clone() for each in (first, second, plain)]
+            for each in (first, second, plain):
+                each.extend(tokens)
+            torch.testing.assert_close(logits[0], logits[2], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(logits[1], logits[2], atol=1e-5, rtol=1e-5)
+    assert model.step_recorder is not None and len(model.step_recorder.unused) == 2
+
+
+def test_weights_that_moved_are_recorded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    record_on_cpu(monkeypatch, Recorder())
+    model = decoder(context=64)
+    before = generate(model, prompts_of(2), SAMPLINGS["greedy"])
+    recorder = model.step_recorder
+    for weight in model.model.parameters():
+        weight.data = -weight.data
+    after = generate(model, prompts_of(2), SAMPLINGS["greedy"])
+    assert model.step_recorder is not recorder and after != before
+    assert after == generate(model, prompts_of(2), SAMPLINGS["greedy"], cached=False)
+
+
+def test_a_host_waits_once_for_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first steps of a room are not recorded yet, but nobody waits for these either."""
+    record_on_cpu(monkeypatch, Recorder())
+    steps: list[int] = []
+    write = Reader.write
+
+    def count(self: Reader, *values: Any) -> list[list[int]]:
+        tokens = write(self, *values)
+        steps.append(len(tokens))
+        return tokens
+
+    monkeypatch.setattr(Reader, "write", count)
+    texts = generate(decoder(context=128), prompts_of(3), Sampling(tokens=100, temperature=0, past_end=True))
+    assert sum(steps) == 100 and all(len(text.ids) == 100 for text in texts)
+    assert max(steps) == generation.AHEAD and len(steps) < 12
 
 
 def test_steps_that_cannot_be_recorded_are_taken_the_ordinary_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from etude.errors import UserError
+from etude.inference.recorded_decoding import StepRecorder
 from etude.models.base import Model
 from etude.models.framing import Framing
 from etude.nn.packed import Packed, pack
@@ -55,7 +56,9 @@ class InferenceModel:
         self.model: Model = model.eval().to(device)
         self.objective = objective.eval().to(device)
         self.tokenizer, self.device, self.untrained = model.attach_tokenizer(tokenizer), device, untrained
-        self.search_recorder: SearchRecorder | None = None  # of translations on a GPU, kept between calls
+        # recordings on a GPU, kept between calls: of translations, and of generation
+        self.search_recorder: SearchRecorder | None = None
+        self.step_recorder: StepRecorder | None = None
 
     # --- ids in, arrays out -------------------------------------------------------------------------
 

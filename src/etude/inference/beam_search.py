@@ -17,7 +17,8 @@ import torch
 
 from etude.errors import UserError
 from etude.inference.base import InferenceModel
-from etude.inference.generation import Continuation, Reader, Sample, Sampling
+from etude.inference.generation import Continuation, Sample, Sampling
+from etude.inference.reader import Reader
 
 
 def length_penalty(tokens: int, penalty: float) -> float:

@@ -15,7 +15,7 @@ for every token: slow, and the reference that the cache is tested against.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
@@ -23,23 +23,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.chance import fold, gumbel
+from etude.chance import fold, fold_arrays, gumbel
 from etude.errors import UserError
 from etude.inference.base import InferenceModel, describe_use
-from etude.inference.recorded_decoding import DecodingRecorder
-from etude.models.base import Model
-from etude.nn.attention.kv_cache import KVCache
-from etude.nn.cuda_graphs import CudaGraphs, Graph
-from etude.nn.packed import pack
-from etude.nn.precision import upcast
-from etude.nn.states import States
+from etude.inference.reader import Reader
 from etude.text.tokenizer.stream_decoder import StoppingDecoder, StreamDecoder
 
 Ended = Literal["tokens", "end", "stop", "context"]
 Overflow = Literal["slide", "stop"]
 Rule = Literal["usual", "gpt2"]
 CACHE_BYTES = 2**30  # bytes of keys and values held at once: more prompts than fit are continued in turn
+CACHE_SHARE = 4  # on a GPU: of its free memory, the bytes above or one part in so many, whichever is more
 TOKENS = 16_384  # of prompts read at once
+AHEAD = 16  # tokens of each text that a GPU writes before the host looks at them
 
 
 @dataclass(frozen=True)
@@ -95,13 +91,20 @@ class Sampling:
             raise UserError(f"stop is a list of strings: write stop=[{self.stop!r}].")
 
     def choose(self, logits: Tensor, keys: Sequence[int]) -> list[int]:
-        """Sample a token for each row of (S, V) logits, with one random key a row (the Gumbel-max trick)."""
+        """Sample a token for each row of (S, V) logits, with one random key a row."""
+        return self.draw(logits, self.send_keys(np.array(keys, np.uint64), logits.device)).tolist()
+
+    def send_keys(self, keys: np.ndarray, device: torch.device) -> Tensor:
+        """Random keys, uint64, as `draw` takes them on a device."""
+        return torch.from_numpy(keys.view(np.int64)).to(device)
+
+    def draw(self, logits: Tensor, keys: Tensor) -> Tensor:
+        """Sample (S,) tokens from (S, V) logits and (S,) keys (the Gumbel-max trick), without waiting for a GPU."""
         if self.temperature == 0:
-            return logits.argmax(-1).tolist()
+            return logits.argmax(-1)
         logits = self.filter_logits(logits)
-        key = torch.from_numpy(np.array(keys, np.uint64).view(np.int64)).to(logits.device)
-        noise = gumbel(key[:, None], torch.arange(logits.shape[1], device=logits.device))
-        return (logits + noise).argmax(-1).tolist()
+        noise = gumbel(keys[:, None], torch.arange(logits.shape[1], device=logits.device))
+        return (logits + noise).argmax(-1)
 
     def filter_logits(self, logits: Tensor) -> Tensor:
         """Apply temperature, top-k and top-p to (S, V) logits; filtered tokens become minus infinity."""
@@ -120,135 +123,6 @@ class Sampling:
 
 def _mask_below(logits: Tensor, threshold: Tensor) -> Tensor:
     return logits.masked_fill(logits < threshold, float("-inf"))
-
-
-# --- next-token logits ------------------------------------------------------------------------------
-
-
-def window_start(length: int, context: int, stride: int) -> int:
-    """Return the first position of the window that predicts the token after `length` tokens.
-
-    Windows begin at multiples of the stride; the first that reaches the token has the longest context.
-    """
-    return 0 if length <= context else -(-(length - context) // stride) * stride
-
-
-class Reader:
-    """Growing sequences with a key-value cache, and the logits of the next token of each.
-
-    On a GPU steps are recorded, and a recording has a number of rows: a sequence that is no longer kept stays in its
-    row until half of all rows are empty.
-    """
-
-    def __init__(self, loaded: InferenceModel, sequences: Sequence[Sequence[int]], cached: bool = True) -> None:
-        self.model, self.objective, self.device = loaded.model, loaded.objective, torch.device(loaded.device)
-        self.context = self.model.max_length
-        self.stride = max(1, self.context // 2)
-        self.rows = [list(map(int, sequence)) for sequence in sequences]
-        self.starts = np.zeros(len(self.rows), np.int64)
-        self.row_slides = np.zeros(len(self.rows), np.int64)
-        self.active = np.arange(len(self.rows))  # rows of the sequences that are kept, in their order
-        self.cache = KVCache() if cached else None
-        self.ids_without_token = loaded.ids_without_token
-        self.recorder = self._build_recorder(CudaGraphs(self.device, frees_memory=False)) if self._records() else None
-
-    def _records(self) -> bool:
-        return self.cache is not None and self.device.type == "cuda"
-
-    def _build_recorder(self, new_graph: Callable[[], Graph]) -> DecodingRecorder:
-        assert self.cache is not None
-        return DecodingRecorder(self.model, self._compute_logits, self.cache, self.device, new_graph)
-
-    @property
-    def sequences(self) -> list[list[int]]:
-        """The sequences that are kept."""
-        return [self.rows[row] for row in self.active]
-
-    @property
-    def slides(self) -> np.ndarray:
-        """How often the older half of each context was left out."""
-        return self.row_slides[self.active]
-
-    @torch.no_grad()
-    def next_logits(self) -> Tensor:
-        """Return the next-token logits (S, V); minus infinity for ids without a token."""
-        starts = np.array([window_start(len(ids), self.context, self.stride) for ids in self.rows], np.int64)
-        moved = np.flatnonzero(starts != self.starts)
-        self.row_slides[moved] += 1
-        self.starts = starts
-        cached = np.zeros_like(starts)
-        if self.cache is not None and self.cache.keys:
-            self.cache.reset(moved)
-            cached = self.cache.lengths
-        new = [sequence[start:] for sequence, start in zip(self.rows, starts + cached, strict=True)]
-        logits = self._replay(new)
-        if logits is None:
-            logits = self._read(new)
-        return logits if len(self.active) == len(self.rows) else logits[torch.from_numpy(self.active).to(logits.device)]
-
-    def _read(self, new: list[list[int]]) -> Tensor:
-        """Logits after the new tokens of each row; of any others where a row has none."""
-        if self.cache is None:
-            packed = pack(new).to(self.device)
-            states = self.model(packed)
-        else:
-            packed = self.cache.pack(new).to(self.device)
-            states = self.model(packed, cache=self.cache)
-        last = (packed.layout.bounds[1:].long() - 1).clamp(min=0)
-        states.last = states.last.index_select(0, last)  # (S, D)
-        return self._compute_logits(states)
-
-    def _replay(self, new: list[list[int]]) -> Tensor | None:
-        """The same by a recording, where every kept sequence has one new token."""
-        if self.recorder is None or any(len(new[row]) != 1 for row in self.active):
-            return None
-        assert self.cache is not None
-        is_active = np.zeros(len(new), np.int64)
-        is_active[self.active] = 1
-        tokens = np.array([ids[0] if ids else 0 for ids in new])
-        # an empty row writes where nobody reads
-        logits = self.recorder.run(tokens, np.where(is_active, self.cache.lengths, 0))
-        if logits is not None:
-            self.cache.lengths = self.cache.lengths + is_active
-        return logits
-
-    def _compute_logits(self, states: States) -> Tensor:
-        logits = upcast(self.objective.logits(self.model, states))
-        return logits if self.ids_without_token is None else logits.masked_fill(self.ids_without_token, float("-inf"))
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Append one token to each sequence."""
-        for row, token in zip(self.active, tokens, strict=True):
-            self.rows[row].append(token)
-
-    def add(self, sequences: Sequence[Sequence[int]]) -> None:
-        """Append sequences, which the next step reads whole; the others go on from their cached keys and values."""
-        self._drop_empty_rows(self.active)
-        self.rows += [list(map(int, sequence)) for sequence in sequences]
-        new = np.zeros(len(sequences), np.int64)
-        self.starts, self.row_slides = np.concatenate([self.starts, new]), np.concatenate([self.row_slides, new])
-        self.active = np.arange(len(self.rows))
-        if self.cache is not None:
-            self.cache.append(len(sequences))
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Keep only these sequences, in this order; a row may be repeated (beams)."""
-        active = self.active[np.array(rows, np.int64)]
-        is_subset = bool((np.diff(active) > 0).all())
-        if self.recorder is not None and is_subset and 2 * len(active) > len(self.rows):
-            self.active = active
-        else:
-            self._drop_empty_rows(active)
-
-    def _drop_empty_rows(self, active: np.ndarray) -> None:
-        if len(active) == len(self.rows) and bool((active == np.arange(len(active))).all()):
-            self.active = active
-            return
-        self.rows = [list(self.rows[row]) for row in active]
-        self.starts, self.row_slides = self.starts[active], self.row_slides[active]
-        if self.cache is not None and len(active):
-            self.cache.select(active)
-        self.active = np.arange(len(active))
 
 
 # --- generation -------------------------------------------------------------------------------------
@@ -300,6 +174,27 @@ class Sample:
         self.pieces.append(piece)
         return piece
 
+    def take_all(self, tokens: Sequence[int]) -> str:
+        """Append tokens, those behind the end of the text left out, and return the text that is final now."""
+        if len(tokens) == 1 or self.written.stops:
+            taken = (self.take(token) for token in tokens if self.ended is None)
+            return "".join(taken)
+        left = self.limit - len(self.ids)
+        room = len(tokens) if self.room is None else self.room + 1 - len(self.framed) - len(self.ids)
+        tokens = tokens[: min(left, room)]
+        if self.end is not None and self.end in tokens:
+            tokens, self.ended = tokens[: tokens.index(self.end)], "end"
+        elif len(tokens) == left:
+            self.ended = "tokens"
+        elif len(tokens) == room and self.room is not None:
+            self.ended = "context"
+        self.ids += tokens
+        piece = self.written.push_all(tokens)
+        if self.ended is not None:
+            piece += self.written.finish()
+        self.pieces.append(piece)
+        return piece
+
     def branch(self) -> Self:
         """Return a copy that can be continued independently (beams)."""
         copied = copy.copy(self)
@@ -329,40 +224,58 @@ def write(
     loaded: InferenceModel, samples: Sequence[Sample], sampling: Sampling, cached: bool = True
 ) -> Iterator[tuple[Sample, str]]:
     """Generate all samples to their ends; yield (sample, piece of text) as the pieces come."""
-    for group in _group_samples(samples, loaded.model):
+    for group in _group_samples(samples, loaded):
         prompts = list(dict.fromkeys(tuple(sample.framed) for sample in group))
-        reader = Reader(loaded, prompts, cached)
-        logits = reader.next_logits()  # of each prompt once, however many samples it has
-        if len(prompts) < len(group):
-            rows = [prompts.index(tuple(sample.framed)) for sample in group]
-            reader.keep(rows)
-            logits = logits[rows]
-        while True:
-            tokens = sampling.choose(logits, [fold(sample.key, len(sample.ids)) for sample in group])
-            for sample, token, slides in zip(group, tokens, reader.slides.tolist(), strict=True):
-                sample.slides = slides
-                piece = sample.take(token)
-                if piece:
-                    yield sample, piece
-            reader.extend(tokens)
-            unfinished = [row for row, sample in enumerate(group) if sample.ended is None]
-            if len(unfinished) < len(group):
-                reader.keep(unfinished)
-                group = [group[row] for row in unfinished]
-            if not group:
-                break
-            logits = reader.next_logits()
+        with Reader(loaded, prompts, cached) as reader:
+            logits: Tensor | None = None
+            if len(prompts) < len(group):  # a prompt is read once, however many samples it has
+                rows = [prompts.index(tuple(sample.framed)) for sample in group]
+                logits = reader.next_logits()[rows]
+                reader.keep(rows)
+            while group:
+                tokens = reader.write(_Drawing(sampling, group, reader.device), logits)  # (steps, S)
+                logits = None
+                for sample, new, slides in zip(group, zip(*tokens, strict=True), reader.slides.tolist(), strict=True):
+                    sample.slides = slides
+                    piece = sample.take_all(new)
+                    if piece:
+                        yield sample, piece
+                unfinished = [row for row, sample in enumerate(group) if sample.ended is None]
+                if len(unfinished) < len(group):
+                    reader.keep(unfinished)
+                    group = [group[row] for row in unfinished]
 
 
-def _group_samples(samples: Sequence[Sample], model: Model) -> Iterator[list[Sample]]:
+class _Drawing:
+    """The choice of the next tokens of some samples, with their keys on the device beforehand."""
+
+    def __init__(self, sampling: Sampling, samples: Sequence[Sample], device: torch.device) -> None:
+        self.sampling = sampling
+        self.steps = min(AHEAD, max(sample.limit - len(sample.ids) for sample in samples))
+        keys = np.array([sample.key for sample in samples], np.uint64)
+        numbers = np.array([len(sample.ids) for sample in samples]) + np.arange(self.steps)[:, None]  # (steps, S)
+        self.keys = sampling.send_keys(fold_arrays(np.broadcast_to(keys, numbers.shape), numbers), device)
+
+    def __call__(self, logits: Tensor, step: int) -> Tensor:
+        """The tokens (S,) of a step, from its logits (S, V)."""
+        return self.sampling.draw(logits, self.keys[step])
+
+
+def _find_cache_limit(device: torch.device) -> int:
+    """The bytes of keys and values that may be held at once."""
+    return CACHE_BYTES if device.type != "cuda" else max(CACHE_BYTES, torch.cuda.mem_get_info(device)[0] // CACHE_SHARE)
+
+
+def _group_samples(samples: Sequence[Sample], loaded: InferenceModel) -> Iterator[list[Sample]]:
     """Yield the samples in order, as many at a time as the cache may hold: bounds memory, never changes a result."""
+    model, limit = loaded.model, _find_cache_limit(torch.device(loaded.device))
     size = 2 * 4 * model.layers * model.width  # bytes of a token: a key and a value, float32
     group: list[Sample] = []
     cache_bytes = prompt_tokens = 0
     for sample in samples:
         prompt = min(len(sample.framed), model.max_length)
         need = size * min(prompt + sample.limit, model.max_length)
-        if group and (cache_bytes + need > CACHE_BYTES or prompt_tokens + prompt > TOKENS):
+        if group and (cache_bytes + need > limit or prompt_tokens + prompt > TOKENS):
             yield group
             group, cache_bytes, prompt_tokens = [], 0, 0
         group.append(sample)

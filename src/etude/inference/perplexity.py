@@ -30,7 +30,7 @@ from torch import Tensor
 
 from etude.errors import UserError
 from etude.inference.base import InferenceModel
-from etude.inference.generation import window_start
+from etude.inference.reader import window_start
 from etude.nn.losses import choose_chunk_size
 from etude.nn.packed import Packed
 from etude.nn.precision import upcast

@@ -2,7 +2,7 @@
 
 A small kernel takes a GPU less time than the host needs to launch it. A recording holds kernels and addresses: what it
 reads and writes has to stay where it was. Training records whole steps (train/recorded_step.py), beam search those of
-a decoder (tasks/translate/recorded_search.py).
+a decoder (tasks/translate/recorded_search.py), generation those of a causal model (inference/recorded_decoding.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Tensors = dict[str, Tensor]  # what a recorded function returns, on the device
 
@@ -135,3 +135,8 @@ def try_record(graph: Graph, function: Callable[[], Tensors], subject: str) -> b
         warnings.warn(f"{subject} are not recorded as CUDA graphs: {reason}", stacklevel=2)
         return False
     return True
+
+
+def find_weights(model: nn.Module) -> tuple[int, ...]:
+    """Where the weights of a model lie: a recording is valid as long as they stay there."""
+    return tuple(tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers()))

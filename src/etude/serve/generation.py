@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from etude.chance import fold
-from etude.inference.generation import CACHE_BYTES, Continuation, Reader, Sample, Sampling
+from etude.inference.generation import CACHE_BYTES, Continuation, Sample, Sampling
 from etude.inference.model import LoadedModel
+from etude.inference.reader import Reader
 from etude.serve.requests import GenerateRequest
 
 
@@ -144,7 +145,8 @@ class TextGenerator:
         if len(rows) == len(self.texts):
             return
         self.texts = [self.texts[row] for row in rows]
-        if not rows:
+        if not rows and self.reader is not None:
+            self.reader.close()
             self.reader = None
         elif self.reader is not None:
             self.reader.keep(rows)

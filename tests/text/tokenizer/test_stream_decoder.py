@@ -30,6 +30,8 @@ def test_the_pieces_are_the_text(spec: str, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(0, words.vocab - 1), max_size=20))
     stream = StreamDecoder(words)
     assert "".join([*map(stream.push, ids), stream.finish()]) == words.decode(ids)
+    together, cut = StreamDecoder(words), data.draw(st.integers(0, len(ids)))
+    assert together.push_all(ids[:cut]) + together.push_all(ids[cut:]) + together.finish() == words.decode(ids)
 
     before = words.encode(data.draw(st.sampled_from(["", "the", "고양이가 ", "mat."]))).ids.tolist()
     letters = data.draw(st.text("the cat고양이é漢😀.,!", max_size=12))

@@ -12,6 +12,7 @@ none for a sequence that has ended. Positions continue where the sequence stoppe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -85,6 +86,13 @@ class KVCache:
         self.lengths = self.lengths[rows]
         self.keys = [buffer.index_select(0, index.to(buffer.device)) for buffer in self.keys]
         self.values = [buffer.index_select(0, index.to(buffer.device)) for buffer in self.values]
+
+    def move(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+        """Go on in other buffers, of as many sequences and with as much room or more."""
+        for mine, others in ((self.keys, keys), (self.values, values)):
+            for buffer, other in zip(mine, others, strict=True):
+                other[:, : buffer.shape[1]] = buffer
+        self.keys, self.values = list(keys), list(values)
 
     def append(self, count: int) -> None:
         """Add `count` sequences of which nothing is cached yet, behind the others."""

@@ -1,7 +1,7 @@
 """A step of one token for every cached sequence, in static memory, so that it can be recorded (nn/cuda_graphs.py).
 
-It works on the buffers of a `KVCache`; the place of each new token lies on the device (nn/attention/step.py). A sequence
-that has ended keeps its place in the batch and is not looked at.
+The place of each new token lies on the device (nn/attention/step.py). A sequence that has ended keeps its place in the
+batch and is not looked at.
 """
 
 from __future__ import annotations
@@ -16,18 +16,27 @@ from etude.nn.packed import Layout, Packed
 
 
 class StaticStep(KVCache):
-    """The buffers of a cache under the interface that layers know, with tokens and places on the device."""
+    """Static buffers under the interface that layers know, with tokens and places on the device."""
 
-    def __init__(self, cache: KVCache, device: torch.device) -> None:
+    def __init__(self, cache: KVCache, room: int, device: torch.device) -> None:
+        """For as many sequences as those of `cache`, of up to `room` tokens."""
         super().__init__()
-        self.buffers = list(zip(cache.keys, cache.values, strict=True))  # (S, room, H, d) of each layer
-        sequences, self.room = self.buffers[0][0].shape[:2]
+        self.room, sequences = room, len(cache.lengths)
+        self.buffers = [  # (S, room, H, d) of each layer
+            (key.new_zeros(sequences, room, *key.shape[2:]), value.new_zeros(sequences, room, *value.shape[2:]))
+            for key, value in zip(cache.keys, cache.values, strict=True)
+        ]
         self.tokens = torch.zeros(sequences, dtype=torch.int64, device=device)  # (S,)
         self.places = torch.zeros(sequences, dtype=torch.int64, device=device)  # (S,) of these tokens
         self.layout = Layout.from_bounds(np.arange(sequences + 1), 1).to(device)
 
+    def suits(self, cache: KVCache, room: int) -> bool:
+        """Whether a cache could be continued here, with this room."""
+        mine, theirs = self.buffers[0][0], cache.keys[0]
+        return (room, len(cache.lengths), theirs.dtype) == (self.room, len(self.tokens), mine.dtype)
+
     def uses(self, cache: KVCache) -> bool:
-        """Whether these are still the buffers of a cache."""
+        """Whether these are the buffers of a cache."""
         return len(self.buffers) == len(cache.keys) and all(
             mine[0] is key and mine[1] is value
             for mine, key, value in zip(self.buffers, cache.keys, cache.values, strict=True)

@@ -25,7 +25,7 @@ def _attend(  # type: ignore[no-untyped-def]
     place_row, origin_row, scale, window, has_origins: tl.constexpr, has_window: tl.constexpr, size: tl.constexpr,
     columns: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """query, key, value (S, H, d); keys, values (S, room, H, d); places (S,) or (1,); origins (S, room) -> (S, H, d)."""
+    """query, key, value (S, H, d), keys, values (S, room, H, d), places (S,) or (1,), origins (S, room) -> mixed."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     column = tl.arange(0, columns)
     inside = column < size

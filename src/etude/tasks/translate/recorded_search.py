@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from etude.models.seq2seq import Decoding, Seq2Seq, StaticDecoding
-from etude.nn.cuda_graphs import Graph, Tensors, try_record
+from etude.nn.cuda_graphs import Graph, Tensors, find_weights, try_record
 from etude.tasks.translate.search import Beams, Hypothesis, Search, search_targets
 
 ROOM = 32  # tokens of targets in the first stage
@@ -72,14 +72,14 @@ class SearchRecorder:
     def __init__(self, model: Seq2Seq, log_probs: Callable[[Tensor], Tensor], new_graph: Callable[[], Graph]) -> None:
         """`log_probs` turns states (S, D) into log-probabilities (S, V) of the next token."""
         self.log_probs, self.new_graph, self.max_length = log_probs, new_graph, model.max_length
-        self.weights = _find_weights(model)
+        self.weights = find_weights(model)
         self.stages: dict[Shape, Stage] = {}  # the one used last is the last
         self.is_recordable = True
         self.lock = threading.Lock()  # the memory of a stage belongs to one search at a time
 
     def fits(self, model: Seq2Seq) -> bool:
         """Whether the weights of a model lie where recordings read them."""
-        return self.weights == _find_weights(model)
+        return self.weights == find_weights(model)
 
     def search(self, decoding: Decoding, beams: Beams) -> dict[int, list[Hypothesis]]:
         """The best targets of each source by its number: what `search_targets` yields."""
@@ -151,8 +151,3 @@ def _round_up(length: int) -> int:
 def _round_up_rows(count: int) -> int:
     """The power of two that is not below, and not below 4."""
     return max(4, 1 << (count - 1).bit_length())
-
-
-def _find_weights(model: Seq2Seq) -> tuple[int, ...]:
-    """Where the weights of a model lie."""
-    return tuple(tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers()))

@@ -52,6 +52,13 @@ class StreamDecoder:
         self.context, self.pending = [int(id)], []
         return piece
 
+    def push_all(self, ids: Iterable[int]) -> str:
+        """Add several ids and return the text that is now certain."""
+        if self.byte_decoder is None:
+            return "".join(map(self.push, ids))
+        find_token = self.tokenizer.backend.id_to_token
+        return self.byte_decoder.decode(b"".join(token_to_bytes(find_token(id) or "") for id in ids))
+
     def finish(self) -> str:
         """Return the text held back so far, now that no id follows."""
         if self.byte_decoder is not None:
@@ -79,6 +86,7 @@ def _byte_letters() -> dict[str, int]:
     return {letter: byte for byte, letter in BYTE_LETTERS.items()}
 
 
+@cache
 def token_to_bytes(token: str) -> bytes:
     """Return the bytes of a byte-level token; an added token in other letters stands for its own text."""
     letters = _byte_letters()
@@ -100,6 +108,10 @@ class StoppingDecoder:
 
     def push(self, id: int) -> str:
         return self._cut_at_stop(self.stream.push(id), last=False)
+
+    def push_all(self, ids: Iterable[int]) -> str:
+        """Add several ids; which of them completes a stop string is not told."""
+        return self._cut_at_stop(self.stream.push_all(ids), last=False)
 
     def finish(self) -> str:
         return "" if self.stopped else self._cut_at_stop(self.stream.finish(), last=True)
