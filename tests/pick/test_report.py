@@ -22,7 +22,7 @@ __all__ = ["data", "fake_time"]  # fixtures
 NAMES = {  # of models, files, metrics, units, programs and options
     "accuracy", "macro", "f1", "BERT", "ELECTRA", "GPT", "IDF", "FLOPs", "Etude", "etude", "pick", "best", "export",
     "torch", "Python", "CPU", "English", "jsonl", "train", "dev", "test", "txt", "csv", "pile", "text", "field",
-    "unique", "TF",
+    "unique", "TF", "ECE",
 }  # fmt: skip
 
 

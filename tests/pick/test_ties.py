@@ -14,7 +14,7 @@ from etude.pick.data import PickData
 from etude.pick.labels import read_labels
 from etude.pick.race import Race
 from etude.pick.splits import FOLDS, REPEATS
-from etude.pick.ties import settle_ties
+from etude.pick.ties import describe_ending, settle_ties
 from etude.runs.task_plan import task_module
 from etude.tasks.base import Answer
 from tests.pick.test_race import Scripted, build_race
@@ -62,6 +62,15 @@ def test_only_where_all_of_them_have_the_time(data: PickData, tmp_path: Path) ->
     race = run(data, tmp_path / "more", 210, Scripted("dear", 0.80, lambda: 10.0), Scripted("cheap", 0.79, salt=50))
     assert count(race) == {"dear": 10, "cheap": 10}
     assert race.clock.left >= race.reserve()
+
+
+def test_the_end_is_explained_by_numbers(data: PickData, tmp_path: Path) -> None:
+    """A pick that ended after half of its minutes only said that more folds take too long."""
+    race = run(data, tmp_path / "out", 80, Scripted("a", 0.8, lambda: 3.0), Scripted("b", 0.8, lambda: 3.0, 1))
+    assert set(count(race).values()) == {FOLDS}
+    texts = describe_ending(race)
+    assert " and 1 other are within their error. More folds take about 39s, and " in texts["en"]
+    assert "겹을 더하려면 약 39초가 필요한데" in texts["ko"]
 
 
 def test_folds_that_there_was_no_time_for_come_first(data: PickData, tmp_path: Path) -> None:

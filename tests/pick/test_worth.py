@@ -57,7 +57,7 @@ def test_without_time_nothing_is_measured(race: Race, monkeypatch: pytest.Monkey
     measured = set_speed(monkeypatch, 10**9)
     monkeypatch.setattr(worth, "count_cores", lambda: 2)
     assert try_candidates(race, CPU_CANDIDATES, 200) == [] and not measured
-    assert race.untried[0]["reason"]["en"] == "not tried: 200 s were left for it"
+    assert race.untried[0]["reason"]["en"] == "not tried: needs about 10 M tokens, too many for the 200 s left for it"
     assert try_candidates(race, (START,), 5) == [] and not measured
 
 

@@ -5,10 +5,12 @@ Messages of errors are in English alone: the Korean page says where they stand.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from etude.pick.contenders import Label
 from etude.study.leaderboard import format_points
 from etude.study.plan import format_scientific
 from etude.study.report import charts, page
@@ -63,7 +65,7 @@ def _render_header(results: dict[str, Any]) -> str:
     name, score = localize_html(results["label"]), results["held_out"]
     majority = next((row for row in results["rows"] if row["name"] == "majority"), None)
     if score is None:
-        answer = _both(f"Best: <b>{name}</b>.", f"최고: <b>{name}</b>.")
+        answer = _both(f"Best: <b>{name}</b>.", f"가장 좋은 모형: <b>{name}</b>.")
     else:
         value = f"<b>{format_points(score['value'])}</b>"
         interval, count = _format_interval(score), f"{score['examples']:,}"
@@ -71,7 +73,8 @@ def _render_header(results: dict[str, Any]) -> str:
         answer = _both(
             f"Best: <b>{name}</b>, with {metric} {value} (95&nbsp;% {interval}) on {count} examples that nothing was "
             "chosen on.",
-            f"최고: <b>{name}</b>. 선택에 쓰지 않은 예시 {count}개에서 {metric_ko} {value} (95&nbsp;% {interval}).",
+            f"가장 좋은 모형: <b>{name}</b>. 선택에 쓰지 않은 예시 {count}개에서 {metric_ko} {value} "
+            f"(95&nbsp;% 신뢰 구간 {interval}).",
         )
     best = next(row for row in results["rows"] if row["name"] == results["winner"])
     if majority is not None and best["score"] <= majority["score"]:
@@ -112,11 +115,11 @@ def _render_table(results: dict[str, Any]) -> str:
             f'<td class="n part">{_format_duration(row["fit_seconds"], 1)}</td></tr>'
         )
     body += [
-        f'<tr class=base><td class="rank n">–</td><td class="who">{localize_html(skipped["label"])}</td>'
-        f'<td colspan="4">{localize_html(skipped["reason"])}</td></tr>'
-        for skipped in results["untried"]
+        f'<tr class=base><td class="rank n">–</td><td class="who">{localize_html(labels)}</td>'
+        f'<td colspan="4">{localize_html(reason)}</td></tr>'
+        for labels, reason in _group_untried(results["untried"])
     ]
-    cost, fit = _both("pre-training", "사전 학습"), _both("one fit", "학습 한 번")
+    cost, fit = _both("pre-training", "사전 학습"), _both("one fit", "1회 학습")
     table = (
         f'<div class="scroll"><table class="board"><thead><tr><th></th><th>{_both("contender", "후보")}</th>'
         f'<th class="n">{_both(*_name_metric(results))}</th><th class="plot">'
@@ -127,10 +130,23 @@ def _render_table(results: dict[str, Any]) -> str:
     lead = _both(
         "Ordered by the score that chose: on labels that a contender did not learn from. ± one standard error. "
         "Those that the best does not clearly beat are ordered by the probability they give to the right answers.",
-        "선택에 쓴 점수의 순서입니다: 후보가 학습하지 않은 레이블에서 잰 값. ± 표준 오차. "
-        "가장 좋은 것이 뚜렷이 앞서지 못한 후보끼리는 정답에 준 확률의 순서입니다.",
+        "선택의 기준이 된 점수 순서입니다. 점수는 후보가 학습에 쓰지 않은 레이블로 쟀고, ±는 표준 오차입니다. "
+        "1위와 차이가 뚜렷하지 않은 후보끼리는 정답에 매긴 확률이 높은 순서입니다.",
     )
     return render_section(_both("Contenders", "후보"), lead, table)
+
+
+def _group_untried(untried: Sequence[Mapping[str, Label]]) -> list[tuple[Label, Label]]:
+    """The labels of those that were not tried, together where the reason is the same, and the reason."""
+    groups: list[tuple[Label, Label]] = []
+    for skipped in untried:
+        label, reason = skipped["label"], skipped["reason"]
+        if groups and groups[-1][1] == reason:
+            labels = groups[-1][0]
+            groups[-1] = {name: f"{labels[name]}, {label[name]}" for name in labels}, reason
+        else:
+            groups.append((label, reason))
+    return groups
 
 
 def _format_cost(row: dict[str, Any]) -> str:
@@ -177,13 +193,13 @@ def _render_errors(results: dict[str, Any]) -> str:
     )
     if rows:
         head = "".join(f"<th>{_both(*texts)}</th>" for texts in
-                       (("where", "위치"), ("example", "예시"), ("label", "정답"), ("answer", "답")))  # fmt: skip
+                       (("where", "위치"), ("example", "예시"), ("label", "정답"), ("answer", "예측")))  # fmt: skip
         parts.append(
             f'<div class="scroll"><table class="wrap"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
         )
     lead = _both(f"{errors['wrong']:,} wrong; the most confident errors first.",
-                 f"틀린 답 {errors['wrong']:,}개; 확신이 큰 오답부터.")  # fmt: skip
-    return render_section(_both("Errors on the examples set aside", "따로 둔 예시에서의 오답"), lead, "".join(parts))
+                 f"오답 {errors['wrong']:,}개, 확신이 컸던 것부터.")  # fmt: skip
+    return render_section(_both("Errors on the examples set aside", "따로 떼어 둔 예시의 오답"), lead, "".join(parts))
 
 
 def _render_answer(answer: str) -> str:
@@ -194,7 +210,7 @@ def _render_answer(answer: str) -> str:
 def _name_confusion(unit: str) -> error_report.ConfusionTexts:
     return error_report.ConfusionTexts(
         _both(f"Confusion ({unit})", f"혼동 행렬 ({KOREAN_UNITS[unit]} 수)"),
-        _both("label \\ answer", "정답 \\ 답"),
+        _both("label \\ answer", "정답 \\ 예측"),
         _both("{count} labels: too many for a matrix.", "레이블이 {count}개여서 행렬로 보이기에는 너무 많습니다."),
     )
 
@@ -209,7 +225,8 @@ def _render_use(results: dict[str, Any]) -> str:
         )
         if results["not_exported"]
         else _both(
-            "In this folder; the published form is in best/export.", "이 폴더에서. 공개 형식은 best/export에 있습니다."
+            "Run this in the folder of the pick; the published form is in best/export.",
+            "이 결과 폴더에서 실행하세요. 배포용 형식은 best/export에 있습니다.",
         )
     )
     return render_section(
@@ -236,7 +253,8 @@ def _render_methods(results: dict[str, Any]) -> str:
         lines.append(_both(
             f"Probabilities are calibrated: temperature {calibration['temperature']:.2f}, expected calibration error "
             f"{before:.1f} → {after:.1f} points on out-of-fold answers.",
-            f"확률 보정: 온도 {calibration['temperature']:.2f}, 예상 보정 오차 {before:.1f} → {after:.1f}점.",
+            f"확률을 보정했습니다: 온도 {calibration['temperature']:.2f}, 기대 보정 오차(ECE) {before:.1f} → "
+            f"{after:.1f}%p (학습에 쓰지 않은 겹의 예측에서).",
         ))  # fmt: skip
         if calibration["threshold"] is not None:
             lines.append(_both(f"Below a probability of {calibration['threshold']:.3f} the answer is “don't know”.",

@@ -57,9 +57,9 @@ LATE_BASELINE = "ngrams"  # has won none of 40 picks with text (benchmarks/resul
 KOREAN_ERROR = "오류로 중단됨 (오류 메시지는 영어 화면에 있음)"
 BASELINE_LABELS = {
     "tfidf": {"en": "TF-IDF, logistic regression", "ko": "TF-IDF, 로지스틱 회귀"},
-    "tfidf+vectors": {"en": "TF-IDF and word vectors", "ko": "TF-IDF와 단어 벡터"},
-    "vectors": {"en": "word vectors of the text", "ko": "글의 단어 벡터"},
-    "ngrams": {"en": "bag of n-grams", "ko": "n-그램 가방"},
+    "tfidf+vectors": {"en": "TF-IDF and word vectors", "ko": "TF-IDF + 단어 벡터"},
+    "vectors": {"en": "word vectors of the text", "ko": "텍스트로 학습한 단어 벡터"},
+    "ngrams": {"en": "bag of n-grams", "ko": "n-그램 (fastText 방식)"},
 }
 TAGGER_LABELS = {
     "tfidf": {"en": "word features, linear chain", "ko": "단어 자질, 선형 연쇄"},

@@ -13,7 +13,7 @@ sets of vectors side by side (-0.4, +0.5, -0.1).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from etude.pick.contenders import Label
 from etude.pick.race import Entry, Race, format_korean_seconds, format_seconds
@@ -42,10 +42,20 @@ def plan_folds(race: Race, step: int) -> dict[str, int]:
     counts = {name: len(entries[name].trials.answers) for name in tied}
     if len(tied) < 2 or min(counts.values()) == len(race.data.folds):
         return {}
-    until = min(len(race.data.folds), min(counts.values()) // step * step + step)
-    if estimate_seconds(entries, counts, until) > race.clock.left - max(race.reserve(entries[name]) for name in tied):
+    until = _count_next(race, counts, step)
+    if estimate_seconds(entries, counts, until) > _free_seconds(race, [entries[name] for name in tied]):
         return {}
     return {name: until for name in tied if counts[name] < until}
+
+
+def _count_next(race: Race, counts: Mapping[str, int], step: int) -> int:
+    """How many folds those in a tie would have after one more repeat, or the rest of one."""
+    return min(len(race.data.folds), min(counts.values()) // step * step + step)
+
+
+def _free_seconds(race: Race, entries: Sequence[Entry]) -> float:
+    """Seconds that are left when the dearest of some contenders is scored and refitted."""
+    return race.clock.left - max(race.reserve(entry) for entry in entries)
 
 
 def describe_ending(race: Race) -> Label:
@@ -70,9 +80,15 @@ def describe_ending(race: Race) -> Label:
             "en": f"Ended after {spent} of {total}: {others} after all folds.",
             "ko": f"{total_ko} 중 {spent_ko} 뒤 종료: 모든 겹에서 비교한 뒤에도 {near}.",
         }
+    counts = {name: len(entries[name].trials.answers) for name in tied}
+    needed = estimate_seconds(entries, counts, _count_next(race, counts, race.data.repeat))
+    pair = needed, max(0.0, _free_seconds(race, [entries[name] for name in tied]))
+    (more, free), (more_ko, free_ko) = map(format_seconds, pair), map(format_korean_seconds, pair)
     return {
-        "en": f"Ended after {spent} of {total}: {others}, and more folds take too long.",
-        "ko": f"{total_ko} 중 {spent_ko} 뒤 종료: {near}. 겹을 더할 시간은 없습니다.",
+        "en": f"Ended after {spent} of {total}: {others}. More folds take about {more}, and {free} are free beside the "
+        "final fit and a margin for a slower machine.",
+        "ko": f"{total_ko} 중 {spent_ko} 뒤 종료: {near}. 겹을 더하려면 약 {more_ko}가 필요한데, 최종 학습과 "
+        f"여유분을 뺀 시간은 {free_ko}입니다.",
     }
 
 

@@ -66,7 +66,10 @@ def _describe_too_little(
     """Why a candidate is not worth so many seconds of pre-training, in both languages; None where it is."""
     needed = CONTINUED_TOKENS if candidate.is_start else SCRATCH_TOKENS
     if seconds * CORE_SPEED * count_cores() < needed:
-        return {"en": f"not tried: {seconds:.0f} s were left for it", "ko": f"시도하지 않음: 남은 시간 {seconds:.0f}초"}
+        return {
+            "en": f"not tried: needs about {needed / 1e6:.0f} M tokens, too many for the {seconds:.0f} s left for it",
+            "ko": f"시도하지 않음: 약 {needed / 1e6:.0f} M 토큰을 읽어야 하는데, 남은 {seconds:.0f}초로는 모자람",
+        }
     is_hopeless = fastest * seconds < needed
     speed = fastest if is_hopeless else _measure(race, candidate, text, min(share, _trial_share(text)))
     tokens = speed * seconds
