@@ -216,9 +216,13 @@ def measure(
         written[side.name] = side.decode(sources)
         return len(sources) / (now(device) - started)
 
-    for side in sides:  # compiles, allocates
+    def decode_seconds(side: Side) -> float:
+        return round(len(sources) / decode(side), 3)
+
+    for side in sides:  # compiles, records, allocates
         if side is ours:
-            side.decode(sources)
+            seconds = {f"call {number}": decode_seconds(side) for number in (1, 2)}  # peers decode twice, too
+            results.log(f"{size.kind} decoding, {side.name}: {seconds}")
             continue
         seconds = choose_batch(side, sources, device)
         summary = ", ".join(f"{count} at once {value:.2f} s" for count, value in seconds.items())
