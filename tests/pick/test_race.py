@@ -117,6 +117,7 @@ def test_the_better_contender_wins_and_is_scored_on_unseen_examples(data: PickDa
     assert score is not None and score.examples == 40 and score.low <= score.value <= score.high
     scaling = calibrate(race, winner, accuracy=None)
     assert scaling is not None and scaling.error_after <= scaling.error_before + 1e-9
+    assert scaling.loss_after <= scaling.loss_before and scaling.answers == 160
 
 
 def test_trials_are_read_again_not_done_again(data: PickData, tmp_path: Path) -> None:

@@ -162,6 +162,11 @@ def test_the_korean_page_has_no_english(
             assert not find_english(text, *labels), find_english(text, *labels)
     english = page.render(results)
     assert "It has no class for the task." in english and "12 steps are too few" in english
+    assert "out-of-fold answers the log loss goes" in english
+    for name in ("answers", "loss_before", "loss_after"):
+        del results["calibration"][name]
+    earlier = page.render({**results, "warnings": ["one line"]})  # warnings had one language, and no loss was stored
+    assert "one line" in earlier and "points on out-of-fold answers" in earlier
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(12, "12초"), (65, "1분 5초"), (120, "2분 0초")])

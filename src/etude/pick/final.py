@@ -118,6 +118,9 @@ class Calibration:
     temperature: float
     error_before: float  # expected calibration error
     error_after: float
+    loss_before: float  # negative log likelihood: what the temperature is fitted by
+    loss_after: float
+    answers: int  # that both were measured on
     threshold: float | None
 
     def json(self) -> dict[str, Any]:
@@ -148,7 +151,8 @@ def calibrate(race: Race, entry: Entry, accuracy: float | None) -> Calibration |
     threshold = calibration.choose_threshold(scaled.max(1), correct, accuracy) if accuracy is not None else None
     before = calibration.expected_calibration_error(plain.max(1), correct)
     after = calibration.expected_calibration_error(scaled.max(1), correct)
-    return Calibration(temperature, before, after, threshold)
+    loss = [calibration.negative_log_likelihood(log_probs, labels, value) for value in (1.0, temperature)]
+    return Calibration(temperature, before, after, *loss, len(labels), threshold)
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

@@ -234,6 +234,24 @@ def _render_use(results: dict[str, Any]) -> str:
     )
 
 
+def _describe_calibration(calibration: Mapping[str, Any]) -> str:
+    """What the temperature did: it is fitted by the log loss; the calibration error of few answers may even rise."""
+    before, after = (f"{100 * calibration[name]:.1f}" for name in ("error_before", "error_after"))
+    english = f"Probabilities are calibrated by a temperature of {calibration['temperature']:.2f}"
+    korean = f"확률을 온도 {calibration['temperature']:.2f}로 보정했습니다"
+    if "answers" not in calibration:  # picks of earlier versions
+        return _both(f"{english}: expected calibration error {before} → {after} points on out-of-fold answers.",
+                     f"{korean}: 학습에 쓰지 않은 겹에서 기대 보정 오차(ECE) {before} → {after}%p.")  # fmt: skip
+    count = f"{calibration['answers']:,}"
+    loss = " → ".join(f"{calibration[name]:.3f}" for name in ("loss_before", "loss_after"))
+    return _both(
+        f"{english}: on {count} out-of-fold answers the log loss goes {loss}, the expected calibration error "
+        f"{before} → {after} points.",
+        f"{korean}: 학습에 쓰지 않은 겹의 예측 {count}개에서 로그 손실 {loss}, 기대 보정 오차(ECE) {before} → "
+        f"{after}%p.",
+    )
+
+
 def _render_methods(results: dict[str, Any]) -> str:
     labels, calibration = results["labels"], results["calibration"]
     counts = {name: f"{labels[name]:,}" for name in ("scored_on", "chosen_on", "refit_on")}
@@ -249,13 +267,7 @@ def _render_methods(results: dict[str, Any]) -> str:
         )
     ]
     if calibration is not None:
-        before, after = 100 * calibration["error_before"], 100 * calibration["error_after"]
-        lines.append(_both(
-            f"Probabilities are calibrated: temperature {calibration['temperature']:.2f}, expected calibration error "
-            f"{before:.1f} → {after:.1f} points on out-of-fold answers.",
-            f"확률을 보정했습니다: 온도 {calibration['temperature']:.2f}, 기대 보정 오차(ECE) {before:.1f} → "
-            f"{after:.1f}%p (학습에 쓰지 않은 겹의 예측에서).",
-        ))  # fmt: skip
+        lines.append(_describe_calibration(calibration))
         if calibration["threshold"] is not None:
             lines.append(_both(f"Below a probability of {calibration['threshold']:.3f} the answer is “don't know”.",
                                f"확률이 {calibration['threshold']:.3f}보다 낮으면 “모름”으로 답합니다."))  # fmt: skip
