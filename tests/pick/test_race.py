@@ -19,7 +19,7 @@ from etude.pick.encoders import Encoder
 from etude.pick.final import calibrate, choose_winner, score_held_out
 from etude.pick.journal import Journal
 from etude.pick.labels import read_labels
-from etude.pick.race import FINISHING, Race
+from etude.pick.race import CHEAP_SHARE, FINISHING, Race
 from etude.pick.text import PickText
 from etude.runs.task_plan import task_module
 from etude.study.cells import CellStore
@@ -197,6 +197,8 @@ def test_a_slow_machine_gives_cheap_contenders_one_repeat_first(data: PickData, 
     assert {name: len(entry.trials.answers) for name, entry in race.entries.items()} == {"quick": 15, "dear": 5}
     assert not race.entries["dear"].note, "ties give it more"
     assert race.scoring_seconds() == pytest.approx(1.5 * 5 * 2.0), "time to score those that are still to come"
+    race.entries["dear"].trials.seconds = dict.fromkeys(range(5), 20.0)
+    assert race.scoring_seconds() == pytest.approx(2 * CHEAP_SHARE * race.clock.total), "no more than they may take"
 
 
 def test_a_busy_machine_keeps_more_time_for_the_end(data: PickData, tmp_path: Path) -> None:

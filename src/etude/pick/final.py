@@ -151,8 +151,9 @@ def calibrate(race: Race, entry: Entry, accuracy: float | None) -> Calibration |
     threshold = calibration.choose_threshold(scaled.max(1), correct, accuracy) if accuracy is not None else None
     before = calibration.expected_calibration_error(plain.max(1), correct)
     after = calibration.expected_calibration_error(scaled.max(1), correct)
-    loss = [calibration.negative_log_likelihood(log_probs, labels, value) for value in (1.0, temperature)]
-    return Calibration(temperature, before, after, *loss, len(labels), threshold)
+    loss = calibration.negative_log_likelihood(log_probs, labels)
+    scaled_loss = calibration.negative_log_likelihood(log_probs, labels, temperature)
+    return Calibration(temperature, before, after, loss, scaled_loss, len(labels), threshold)
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

@@ -39,7 +39,7 @@ def run_tuned(race: Race, probed: Entry) -> None:
     decision = race.journal.decide(f"length {encoder.name}", lambda: choose_length(race, encoder, seconds, lengths))
     if decision["length"] is None:
         needed = f"{decision['needed']:.0f}"
-        race.skip(TunedContender(encoder, race.device).label,
+        race.skip([TunedContender(encoder, race.device).label],
                   {"en": f"not tried: needs about {needed} s", "ko": f"시도하지 않음: 약 {needed}초 필요"})  # fmt: skip
         race.refused.append(probed)
         return

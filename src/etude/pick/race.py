@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -167,8 +167,9 @@ class Race:
     def scoring_seconds(self) -> float:
         """Seconds in which new contenders with word vectors are scored, by the dearest so far."""
         cheap = [e for e in self.entries.values() if e.trials.seconds and not isinstance(e.contender, TunedContender)]
-        folds = (e.trials.fold_seconds * self.pace.slowdown(e.trials.pace) for e in cheap)
-        return NEW_CONTENDERS * self.data.repeat * max(folds, default=0.0)
+        fold = max((e.trials.fold_seconds * self.pace.slowdown(e.trials.pace) for e in cheap), default=0.0)
+        # each of the two ends after its share of the time, or after one fold
+        return min(NEW_CONTENDERS * self.data.repeat * fold, 2 * max(fold, CHEAP_SHARE * self.clock.total))
 
     def set_cost(self, entry: Entry, fold_seconds: float) -> None:
         """Foresee the fits of the end from the seconds of a fold."""
@@ -346,10 +347,10 @@ class Race:
         """Add a line to what the summary and the page say of how the pick went."""
         self.notes.append({"en": english, "ko": korean})
 
-    def skip(self, label: Label, reason: Label) -> None:
-        """Say in the table that a contender was not tried, and why."""
-        self.untried.append({"label": label, "reason": reason})
-        self.on_progress(f"{label['en']}: {reason['en']}")
+    def skip(self, labels: Sequence[Label], reason: Label) -> None:
+        """Say in the table that contenders were not tried, and why."""
+        self.untried += [{"label": label, "reason": reason} for label in labels]
+        self.on_progress(f"{', '.join(label['en'] for label in labels)}: {reason['en']}")
 
     # --- stages -------------------------------------------------------------------------------------
 

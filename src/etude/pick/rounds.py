@@ -60,7 +60,8 @@ def pretrain_in_turn(race: Race, candidate: Candidate, text: PickText, seconds: 
     if not race.journal.decide(key, lambda: race.room() > needed):
         _note_untrained(race, candidate)
         return None
-    race.on_progress(f"pre-training {candidate.label['en']} for {format_seconds(seconds)}")
+    length = "at most " if candidate.epochs is not None else ""  # that many epochs may take less
+    race.on_progress(f"pre-training {candidate.label['en']} for {length}{format_seconds(seconds)}")
     planned = plan_candidate(race, candidate, text, seconds, device, is_timed=device == "cpu")
     if planned is None:
         return None

@@ -55,8 +55,7 @@ def drop_unpaying(
     )
     if reason is None:
         return list(candidates)
-    for candidate in candidates:
-        race.skip(candidate.label, reason)
+    race.skip([candidate.label for candidate in candidates], reason)
     return []
 
 
