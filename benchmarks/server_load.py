@@ -159,15 +159,23 @@ def serving(run: Path, setup: Setup) -> Iterator[tuple[int, int]]:
                 raise SystemExit(f"the server ended with {process.returncode}: {process.stderr.read()}")
 
 
+def list_processes(pid: int) -> list[int]:
+    """A server and the processes in which it runs passes."""
+    children = Path(f"/proc/{pid}/task").glob("*/children")
+    return [pid, *(int(child) for file in children for child in file.read_text(encoding="utf-8").split())]
+
+
 def cpu_seconds(pid: int) -> float:
-    """What all threads of a process have computed so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """What all threads of a server have computed so far, in all of its processes."""
+    stats = [Path(f"/proc/{each}/stat").read_text(encoding="utf-8") for each in list_processes(pid)]
+    fields = [stat.rpartition(")")[2].split() for stat in stats]
+    return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mb(pid: int) -> float:
-    text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    return int(re.search(r"VmRSS:\s+(\d+)", text)[1]) / 1024  # type: ignore[index]
+    """Resident memory of a server; pages that its processes share count once."""
+    texts = [Path(f"/proc/{each}/smaps_rollup").read_text(encoding="utf-8") for each in list_processes(pid)]
+    return sum(int(re.search(r"Pss:\s+(\d+)", text)[1]) for text in texts) / 1024  # type: ignore[index]
 
 
 # --- clients ----------------------------------------------------------------------------------------

@@ -253,25 +253,35 @@ def test_a_port_that_is_taken_is_told(runs: ToyRuns) -> None:
         Server(Service.create([], Limits()), port=server.port)
 
 
-def test_the_command_line_ends_with_requests_in_flight(runs: ToyRuns) -> None:
-    command = [sys.executable, "-m", "etude", "serve", str(runs("gpt2-toy")), str(runs("skipgram-toy")), "--port", "0"]
+# `python -m etude`, which says at its end which modules of torch's compiler it has imported
+LIST_COMPILER = """
+import atexit, runpy, sys
+compiler = ("torch._dynamo.", "torch._inductor.", "sympy.")
+atexit.register(lambda: print([name for name in sys.modules if name.startswith(compiler)]))
+runpy.run_module("etude", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_the_command_line_ends_with_requests_in_flight_and_never_imports_a_compiler(runs: ToyRuns) -> None:
+    """The import of torch's compiler takes seconds, and nothing is compiled: neither at the start nor in answers."""
+    names = ["gpt2-toy", "skipgram-toy", "bert-toy", "elmo-toy", "tuned"]
+    command = [sys.executable, "-c", LIST_COMPILER, "serve", *(str(runs(name)) for name in names)]
     with (
-        subprocess.Popen([*command, "--device", "cpu"], stderr=subprocess.PIPE, text=True) as process,
+        subprocess.Popen(
+            [*command, "--port", "0", "--device", "cpu"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process,
         ExitStack() as stack,
     ):
         stack.callback(process.kill)  # a failed test must not wait for a server
-        assert process.stderr is not None
+        assert process.stdout is not None and process.stderr is not None
         # beside what it says of itself: how long it has been loading
-        lines = list(islice((line for line in process.stderr if not re.search(r"… \d+ s$", line.strip())), 4))
+        lines = list(islice((line for line in process.stderr if not re.search(r"… \d+ s$", line.strip())), 7))
         match = re.search(r"gpt2-toy at http://127\.0\.0\.1:(\d+) \(generate, attention", lines[0])
-        assert match and "skipgram-toy at" in lines[1] and "curl http://" in lines[3], lines
+        assert match and "skipgram-toy at" in lines[1] and "curl http://" in lines[6], lines
         port = int(match[1])
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         connection.request("GET", "/about")
-        assert [run["name"] for run in json.loads(connection.getresponse().read())["runs"]] == [
-            "gpt2-toy",
-            "skipgram-toy",
-        ]
+        assert [run["name"] for run in json.loads(connection.getresponse().read())["runs"]] == names
 
         def generate(seed: int) -> int:
             own = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
@@ -290,6 +300,7 @@ def test_the_command_line_ends_with_requests_in_flight(runs: ToyRuns) -> None:
             assert {each.result() for each in waiting} <= {200, 503}
         assert process.wait(30) == 0
         assert '"POST /generate HTTP/1.1"' in process.stderr.read()
+        assert process.stdout.read().strip() == "[]"
 
 
 def test_a_server_keeps_no_states_of_the_texts_it_has_read(
@@ -317,15 +328,3 @@ def test_unknown_words_do_not_fill_the_memory(runs: ToyRuns, monkeypatch: pytest
             vectors = [post(server, "encode", input=text)[0]["vector"] for text in texts]
         assert served.spellers and all(speller.new_word_count <= 23 for speller in served.spellers), name
         np.testing.assert_allclose(vectors, etude.load(runs(name)).encode(texts), atol=1e-5, err_msg=name)
-
-
-def test_a_server_starts_without_the_compiler_of_torch(runs: ToyRuns) -> None:
-    """Its import takes seconds, and nothing is compiled."""
-    folders = [str(runs(name)) for name in ("bert-toy", "elmo-toy", "tuned")]
-    code = (
-        "import sys; from etude.serve.served_model import ServedModel; from etude.serve.server import Server; "
-        f"[ServedModel.open(path, 'cpu') for path in {folders}]; "
-        "print([name for name in sys.modules if name.startswith(('torch._dynamo.', 'torch._inductor.', 'sympy.'))])"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"

@@ -3,10 +3,9 @@
 Requests to one endpoint of one run are taken together, the oldest first, up to the limits of a batch. While passes
 run, the next batch gathers; an idle thread starts at once, unless further requests are just arriving, and then waits
 for them no longer than `Limits.wait`. On a CPU several passes run at once, each on its share of the cores
-(`Limits.workers`): products of this size gain more from that than from threads inside one pass. The first thread
-also generates: between two of its batches every text gets one token (generation.py).
-
-What one request of a batch does wrong hits none of the others: a batch that raises is answered one by one.
+(`Limits.workers`): products of this size gain more from that than from threads inside one pass. A thread hands its
+batches to `Passes`, which may be a process (passes.py). The first thread also generates: between two of its batches
+every text gets one token (generation.py).
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ from etude.inference.generation import Continuation
 from etude.serve.endpoints import Endpoint
 from etude.serve.generation import GenerateJob, Piece, TextGenerator
 from etude.serve.limits import Limits
-from etude.serve.problems import Problem, encode_json, overdue, shutting_down, too_busy
+from etude.serve.passes import Body, ForkedPasses, LocalPasses, Passes, check_tokens
+from etude.serve.problems import overdue, shutting_down, too_busy
 from etude.serve.requests import GenerateRequest, Request
 from etude.serve.served_model import ServedModel
 
@@ -38,6 +38,7 @@ class Job:
     """A request that waits for its answer."""
 
     served: ServedModel
+    kind: str
     endpoint: Endpoint[Any]
     request: Request
     key: Hashable  # requests of one key are answered together
@@ -64,10 +65,21 @@ class Engine:
         self._new_texts: deque[tuple[ServedModel, GenerateJob]] = deque()
         self._ready = threading.Condition()
         self._stopped = self._aborted = False
+        self._passes = self._start_passes()
         self._threads = [
-            threading.Thread(target=self._run, args=(number == 0,), name=f"etude-engine-{number}")
-            for number in range(limits.workers)
+            threading.Thread(target=self._run, args=(passes, number == 0), name=f"etude-engine-{number}")
+            for number, passes in enumerate(self._passes)
         ]
+
+    def _start_passes(self) -> list[Passes]:
+        """What runs the passes of each thread."""
+        local = LocalPasses(self._models, self.limits, self.generators)
+        if not self.limits.forked:
+            return [local] * self.limits.workers
+        forked: list[ForkedPasses] = []
+        for _ in range(self.limits.workers):
+            forked.append(ForkedPasses(local, forked))
+        return list(forked)
 
     # --- event loop ---------------------------------------------------------------------------------
 
@@ -92,6 +104,8 @@ class Engine:
             self._ready.notify_all()
         for thread in self._threads:
             thread.join()
+        for passes in self._passes:
+            passes.close()
 
     async def answer(self, served: ServedModel, kind: str, endpoint: Endpoint[Any], request: Request) -> bytes:
         """The results of a request as JSON; raises Problem or UserError."""
@@ -99,7 +113,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes] = loop.create_future()
         group = (served.name, kind, None if endpoint.group is None else endpoint.group(request))
-        job = Job(served, endpoint, request, group, future)
+        job = Job(served, kind, endpoint, request, group, future)
         self.pending += 1
         try:
             with self._ready:
@@ -156,7 +170,7 @@ class Engine:
     # --- the threads --------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def _run(self, generates: bool) -> None:
+    def _run(self, passes: Passes, generates: bool) -> None:
         """Answer batches until the end; one of the threads also writes the texts."""
         while True:
             new_texts: list[tuple[ServedModel, GenerateJob]] = []
@@ -174,7 +188,7 @@ class Engine:
                     new_texts = list(self._new_texts)
                     self._new_texts.clear()
             if batch:
-                self._answer(batch)
+                self._answer(batch, passes)
             if generates:
                 self._write(new_texts)
 
@@ -221,48 +235,20 @@ class Engine:
         self._jobs.extendleft(reversed(others))
         return batch
 
-    def _answer(self, batch: list[Job]) -> None:
+    def _answer(self, batch: list[Job], passes: Passes) -> None:
         self._on_batch(len(batch))
-        admitted = []
-        for job in batch:
-            try:
-                self._check_tokens(job.served, job.request)
-                admitted.append(job)
-            except Exception as fault:
-                _deliver([(job, fault)])
-        if not admitted:
-            return
         try:
-            served = admitted[0].served
-            with served.turn:
-                if served.name not in self.generators:  # texts that are being written hold ids
-                    served.forget_words()
-                results = admitted[0].endpoint.answer([job.request for job in admitted])
-            bodies = [_encode(job, result) for job, result in zip(admitted, results, strict=True)]
-        except Exception as fault:
-            if len(admitted) == 1:
-                _deliver([(admitted[0], fault)])
-            else:  # one of them is wrong: the others do not pay for it
-                for job in admitted:
-                    self._answer([job])
-            return
-        _deliver(list(zip(admitted, bodies, strict=True)))
+            bodies = passes.answer(batch[0].served.name, batch[0].kind, [job.request for job in batch])
+        except Exception as fault:  # ours: no request may end the thread
+            bodies = [fault for _ in batch]
+        _deliver(list(zip(batch, bodies, strict=True)))
 
     def _add_texts(self, served: ServedModel, job: GenerateJob) -> None:
         try:
-            self._check_tokens(served, job.request)
+            check_tokens(served, job.request, self.limits)
             self.generators[served.name].add(job)
         except Exception as fault:
             job.deliver(fault)
-
-    def _check_tokens(self, served: ServedModel, request: Request) -> None:
-        """Raise 413 where the inputs have too many tokens; a short text is not counted: it cannot."""
-        if 4 * request.characters() <= self.limits.tokens:  # a letter has four bytes at most, and a byte is a token
-            return
-        count = served.count_tokens(request.texts())
-        if count > self.limits.tokens:
-            limit = f"{self.limits.tokens:,}"
-            raise Problem(413, f"The input has {count:,} tokens, and {limit} are taken at most: split it.")
 
     def _refuse_jobs(self) -> None:
         _deliver([(job, shutting_down()) for job in self._jobs])
@@ -276,10 +262,6 @@ class Engine:
             generator.fail(shutting_down())
 
 
-def _encode(job: Job, results: list[dict[str, Any]]) -> bytes:
-    return encode_json({"run": job.served.name, "results": results})
-
-
 def _post(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *values: object) -> None:
     """Call a function in the event loop; a loop that has ended needs no answer."""
     try:
@@ -288,13 +270,13 @@ def _post(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *value
         log.debug("an answer came after the end of the server")
 
 
-def _deliver(results: Sequence[tuple[Job, bytes | Exception]]) -> None:
+def _deliver(results: Sequence[tuple[Job, Body]]) -> None:
     """Hand results to the event loop in one call: it is woken once a batch."""
     if results:
         _post(results[0][0].future.get_loop(), _resolve, results)
 
 
-def _resolve(results: Sequence[tuple[Job, bytes | Exception]]) -> None:
+def _resolve(results: Sequence[tuple[Job, Body]]) -> None:
     for job, result in results:
         if job.future.done():
             continue

@@ -20,6 +20,7 @@ class Limits:
     queue: int = 512  # requests that wait or are being answered; 429
     batch_requests: int = 64  # answered in one forward pass; 1: every request alone
     workers: int = 1  # forward passes at once; more than one only on a CPU
+    forked: bool = False  # whether each of them runs in a process of its own: loaded runs on the CPU of a Linux machine
     batch_characters: int = 32_768  # the same, by the length of the inputs: bounds how long a pass takes
     wait: float = 0.002  # seconds a request waits for others that are just arriving
     timeout: float = 30.0  # seconds until an answer must be there; 503

@@ -24,6 +24,9 @@ class Problem(UserError):
         super().__init__(detail)
         self.status, self.detail, self.headers = status, detail, dict(headers or {})
 
+    def __reduce__(self) -> tuple[type[Problem], tuple[int, str, dict[str, str]]]:
+        return type(self), (self.status, self.detail, self.headers)  # passes raise them in processes of their own
+
     def json(self) -> dict[str, Any]:
         """The body of the response."""
         return {"type": "about:blank", "title": phrase(self.status), "status": self.status, "detail": self.detail}

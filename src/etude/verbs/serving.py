@@ -87,7 +87,14 @@ def serve(
         models.append(ServedModel.open(folder, device))
     is_cpu = all(served.model is None or served.model.device == "cpu" for served in models)
     passes = passes if is_cpu else 1  # a GPU runs one after the other
-    limits = Limits(queue=queue, batch_requests=batch, workers=passes, wait=wait_ms / 1000, timeout=timeout)
+    limits = Limits(
+        queue=queue,
+        batch_requests=batch,
+        workers=passes,
+        forked=passes > 1 and sys.platform == "linux",
+        wait=wait_ms / 1000,
+        timeout=timeout,
+    )
     service = Service.create(models, limits, token is not None, board)
     server = Server(service, host, port, token, name, access_log=not quiet)
     if on_start is not None:
