@@ -107,10 +107,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         run = make_run(Path(name) / "run", tokenizer, TINY if options.tiny else {})
         export_run(run, Path(name) / "exported")
-        loaded = etude.load(run.folder, device=str(device))
+        loaded = etude.load(run.folder, device=str(device), dtype="float32" if device.type == "cpu" else "bfloat16")
         assert isinstance(loaded, LoadedModel)
-        loaded.model.to(dtype)
-        loaded.objective.to(dtype)
         peer = Transformers(Path(name) / "exported", device, dtype, options.tokens)
         for count in options.texts:
             texts = prompts[:count]

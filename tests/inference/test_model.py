@@ -257,6 +257,24 @@ def test_a_run_its_checkpoint_and_its_published_form_are_one_model(name: str, sp
         assert models[0].fill("the [MASK] sat") == models[1].fill("the [MASK] sat")
 
 
+@pytest.mark.parametrize(("name", "spec"), SYSTEMS)
+def test_half_precision_is_the_same_model_roughly(name: str, spec: str, tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run", name, spec).folder
+    whole, half = etude.load(run), etude.load(run, dtype="bfloat16")
+    assert {weight.dtype for weight in half.model.parameters()} == {torch.bfloat16}
+    ids = sequences(whole.model.vocab)
+    for mine, theirs in zip(whole.logits(ids), half.logits(ids), strict=True):
+        assert theirs.dtype == np.float32 and 0 < np.abs(theirs - mine).max() < 0.05 * np.abs(mine).max()
+    np.testing.assert_allclose(half.encode(WORDS), whole.encode(WORDS), atol=0.1)
+    if name == "gpt2-toy":
+        assert len(half.generate("the", tokens=5, past_end=True).ids) == 5
+        assert abs(half.perplexity("the cat sat").bits_per_byte - whole.perplexity("the cat sat").bits_per_byte) < 0.05
+    else:
+        assert len(half.fill("the [MASK] sat", top=3)) == 3
+    with pytest.raises(UserError, match="dtype is one of float32, bfloat16, float16, not 'int8'"):
+        etude.load(run, dtype="int8")  # type: ignore[arg-type]
+
+
 def without(folder: Path, start: str) -> Path:
     """A published folder without the tensors whose names begin so, and without a recipe."""
     (folder / "recipe.yaml").unlink()
@@ -338,6 +356,8 @@ def test_generate_and_perplexity_on_the_command_line(tmp_path: Path, capsys: pyt
     assert etude_says(capsys, "generate", run, "Once upon", *options, "--samples", "3", "--stream") == (0, shown, "")
     code, out, _ = etude_says(capsys, "generate", run, "the", "고양이", "--beams", "2", "--tokens", "4")
     assert code == 0 and out == "---\n".join(f"{loaded.search(text, 4, beams=2)[0]}\n" for text in ("the", "고양이"))
+    half = etude.load(run, dtype="bfloat16").generate("the", tokens=4)
+    assert etude_says(capsys, "generate", run, "the", "--tokens", "4", "--dtype", "bfloat16") == (0, f"{half}\n", "")
     code, _, error = etude_says(capsys, "generate", run, "--tokens", "70", "--past-end")
     assert code == 0 and "1 of 1 went on past 64 tokens" in error
     code, out, error = etude_says(capsys, "generate", run, "the", "--top-p", "2")

@@ -153,6 +153,15 @@ def test_lines_are_translated_in_order_from_the_command_line(run: Path, tmp_path
     assert scores == sorted(scores, reverse=True)
 
 
+def test_half_precision_translates(run: Path, tmp_path: Path) -> None:
+    lines = [pair[0] for pair in World(0).pairs(4)]
+    (tmp_path / "in.txt").write_text("\n".join(lines) + "\n")
+    result = CliRunner().invoke(app, ["translate", str(run), str(tmp_path / "in.txt"), "--dtype", "bfloat16"])
+    assert result.exit_code == 0, result.output
+    expected = [some[0].text for some in etude.load(run, dtype="bfloat16").translate(lines)]
+    assert result.stdout.removesuffix("\n").split("\n")[: len(expected)] == expected
+
+
 def test_a_run_gives_states_of_its_encoder_and_no_logits(run: Path) -> None:
     model = etude.load(run)
     assert model.encode(["The cat sat.", "A dog."]).shape == (2, 16)

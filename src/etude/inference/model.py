@@ -15,7 +15,7 @@ from etude.inference import perplexity as perplexities
 from etude.inference.base import InferenceModel
 from etude.inference.fill import Guess
 from etude.inference.generation import Continuation, Overflow, Rule, Sampling
-from etude.inference.opening import open_model
+from etude.inference.opening import Dtype, open_model
 from etude.inference.predictor import Inputs
 from etude.inference.task_model import TaskModel
 from etude.inference.translation import Search, TargetSampling, Translation
@@ -154,11 +154,11 @@ class LoadedModel(InferenceModel):
         return self.task_model.evaluate(examples, intervals)
 
 
-def load(source: str | Path, device: str | None = None) -> LoadedModel:
+def load(source: str | Path, device: str | None = None, dtype: Dtype | None = None) -> LoadedModel:
     """Open a run (finished, or its last checkpoint), a folder of transformers, or an id on the hub."""
     if is_baseline(source):
         raise UserError(f"{source} is a baseline and has no hidden states: it can predict, evaluate, export and serve.")
-    loaded = open_model(source, LoadedModel, device)
+    loaded = open_model(source, LoadedModel, device, dtype)
     if (Path(source) / TASK).is_file():
         loaded.folder = Path(source)
     return loaded

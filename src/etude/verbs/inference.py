@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from etude.inference.generation import Continuation
     from etude.inference.graph_model import GraphModel
     from etude.inference.model import LoadedModel
+    from etude.inference.opening import Dtype
     from etude.inference.perplexity import Perplexity
     from etude.inference.predictor import Predictor
     from etude.inference.translation import Translation
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from etude.text.corpus.corpus import Corpus
 
 
-def load(source: str | Path, *, device: str | None = None) -> LoadedModel | BaselineModel | GraphModel:
+def load(
+    source: str | Path, *, device: str | None = None, dtype: Literal["float32", "bfloat16", "float16"] | None = None
+) -> LoadedModel | BaselineModel | GraphModel:
     """Open a model for use: hidden states, logits, vectors, filled blanks, generated text, answers of its task.
 
     A run on a graph gives vectors of entities by name, scores of triples, and likely heads and tails.
@@ -32,6 +35,7 @@ def load(source: str | Path, *, device: str | None = None) -> LoadedModel | Base
     Args:
         source: A run (finished, or its last checkpoint), a saved baseline, a folder of transformers, or hf:ID.
         device: cpu or cuda; a GPU where there is one.
+        dtype: Of the weights of a language model; half precision is faster on a GPU. Answers of a task stay in float32.
     """
     from etude.baselines.base import is_baseline
     from etude.inference import model
@@ -39,15 +43,17 @@ def load(source: str | Path, *, device: str | None = None) -> LoadedModel | Base
     from etude.inference.graph_model import GraphModel, is_graph_run
     from etude.runs.run import Run
 
+    if dtype is not None and (is_graph_run(source) or is_baseline(source)):
+        raise UserError(f"{source} is no language model: leave dtype out.")
     if is_graph_run(source):
         return GraphModel(Run.open(source), device)
-    return BaselineModel.open(source) if is_baseline(source) else model.load(source, device)
+    return BaselineModel.open(source) if is_baseline(source) else model.load(source, device, dtype)
 
 
-def _open_model(run: str | Path | LoadedModel, device: str | None) -> LoadedModel:
+def _open_model(run: str | Path | LoadedModel, device: str | None, dtype: Dtype | None = None) -> LoadedModel:
     from etude.inference import model
 
-    return model.load(run, device) if isinstance(run, (str, Path)) else run
+    return model.load(run, device, dtype) if isinstance(run, (str, Path)) else run
 
 
 def _open_task(run: str | Path | Predictor) -> Predictor:
@@ -234,6 +240,7 @@ def generate(
     beams: int | None = None,
     penalty: float = 0.6,
     device: str | None = None,
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
     on_text: Callable[[int, str], None] | None = None,
 ) -> list[Continuation]:
     """Go on with a text by a causal model.
@@ -254,6 +261,7 @@ def generate(
         beams: Beam search with so many beams, in place of sampling.
         penalty: Of length, in beam search.
         device: cpu or cuda; a GPU where there is one.
+        dtype: Of the weights; half precision is faster on a GPU.
         on_text: Receives the text as it is written: the number of the continuation, and the next piece of it.
     """
     from etude.inference.generation import Sample, Sampling, write
@@ -262,7 +270,7 @@ def generate(
     sampling = Sampling(tokens, temperature, top_k, top_p, top_p_rule, seed, tuple(stop), past_end, overflow)
     if beams is not None and (on_text is not None or samples > 1):
         raise UserError("--beams gives one text, known only at its end: leave out --stream and --samples.")
-    model = _open_model(run, device)
+    model = _open_model(run, device, dtype)
     texts = [prompts] if isinstance(prompts, str) else list(prompts) or [""]
     if beams is not None:
         return [model.search(text, tokens, beams=beams, penalty=penalty, stop=stop)[0] for text in texts]
@@ -295,6 +303,7 @@ def translate(
     top_p: float | None = None,
     seed: int = 0,
     device: str | None = None,
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
 ) -> Iterator[list[Translation]]:
     """Translate the lines of a file, or of standard input, in order; an empty line stays empty.
 
@@ -310,11 +319,12 @@ def translate(
         top_p: Draw from the likeliest tokens that have this share of the probability together.
         seed: Of the draw.
         device: cpu or cuda; a GPU where there is one.
+        dtype: Of the weights; half precision is faster on a GPU.
     """
     path = None if file is None else Path(file)
     if path is not None and not path.is_file():
         raise UserError(f"There is no file {path}.")
-    model = _open_model(run, device)
+    model = _open_model(run, device, dtype)
     source: str | int = sys.stdin.fileno() if path is None else str(path)
     with open(source, encoding="utf-8", newline="\n", closefd=path is not None) as lines:
         try:
