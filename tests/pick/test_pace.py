@@ -60,6 +60,20 @@ def test_a_slow_machine_takes_the_best_that_can_still_be_refitted(
     assert score_held_out(race, race.entries["dear"]) is None, "a score that would come too late is not begun"
 
 
+def test_the_best_is_not_given_up_for_a_margin_of_its_score(
+    data: PickData, tmp_path: Path, fake_time: FakeTime
+) -> None:
+    """The margin of both fits was asked of the time left; with more than a minute unused the second best was taken."""
+    race = build_race(data, tmp_path / "out", 400)
+    race.run_folds(race.enter(Scripted("cheap", 0.7, lambda: 0.2)))
+    race.run_folds(race.enter(Scripted("dear", 0.9, lambda: 20.0)))
+    dear = race.entries["dear"]
+    fits = dear.scored_cost + dear.trials.cost
+    fake_time.seconds += race.clock.left - 1.2 * fits
+    assert FIT_MARGIN * fits > 1.1 * race.clock.left
+    assert choose_winner(race) is dear and score_held_out(race, dear) is not None
+
+
 class SlowBatches:
     """A probe whose batches of rows take ten seconds each."""
 

@@ -97,6 +97,29 @@ def test_the_table_is_ordered_by_what_chose(data: Any, tmp_path: Path, fake_time
     assert list(first.cells) == ["likely", "unsure", "last"]
 
 
+class Folder:
+    """What a summary needs of a finished pick."""
+
+    def __init__(self, results: dict[str, Any], folder: Path) -> None:
+        self.results, self.model, self.page = results, folder / "best", folder / "report.html"
+
+
+def test_a_better_one_that_was_too_slow_is_no_claim(data: Any, tmp_path: Path, fake_time: FakeTime) -> None:
+    """A pick that had no time to refit the best said that nothing beats a bag of words."""
+    _, results = collect_results(data, tmp_path / "out")
+    rows = [{**row, "name": name} for row, name in zip(results["rows"], ("vectors", "tfidf", "last"), strict=True)]
+    slow = {**results, "rows": rows, "winner": "tfidf", "label": rows[1]["label"]}
+    lines = report.summarize(Folder(slow, tmp_path))
+    assert any(line.startswith("Best in time: unsure.") for line in lines)
+    assert not any("Nothing beats a bag of words" in line for line in lines)
+    assert "was better, but no time was left to refit it" in page.render(slow)
+    first = {**slow, "rows": [rows[1], rows[0], rows[2]]}
+    lines = report.summarize(Folder(first, tmp_path))
+    assert any(line.startswith("Best: unsure.") for line in lines)
+    assert any("Nothing beats a bag of words" in line for line in lines)
+    assert "was better" not in page.render(first)
+
+
 def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     return path

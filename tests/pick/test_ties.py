@@ -73,6 +73,15 @@ def test_the_end_is_explained_by_numbers(data: PickData, tmp_path: Path) -> None
     assert "겹을 더하려면 약 39초가 필요한데" in texts["ko"]
 
 
+def test_a_leader_by_few_folds_is_not_called_clear(data: PickData, tmp_path: Path) -> None:
+    race = build_race(data, tmp_path / "out", 600)
+    race.run_folds(race.enter(Scripted("a", 0.9)), until=2)
+    assert "a leads, by 2 of 5 folds; there was no time" in describe_ending(race)["en"]
+    assert "5겹 중 2겹에서 선두" in describe_ending(race)["ko"]
+    race.run_more_folds(race.entries["a"], FOLDS, "more")
+    assert "a leads clearly" in describe_ending(race)["en"]
+
+
 def test_folds_that_there_was_no_time_for_come_first(data: PickData, tmp_path: Path) -> None:
     race = build_race(data, tmp_path / "out", 600)
     race.run_folds(race.enter(Scripted("a", 0.8)))

@@ -76,7 +76,14 @@ def _render_header(results: dict[str, Any]) -> str:
             f"가장 좋은 모형: <b>{name}</b>. 선택에 쓰지 않은 예시 {count}개에서 {metric_ko} {value} "
             f"(95&nbsp;% 신뢰 구간 {interval}).",
         )
+    first = results["rows"][0]
     best = next(row for row in results["rows"] if row["name"] == results["winner"])
+    if first is not best:
+        label = localize_html(first["label"])
+        answer += " " + _both(
+            f"<b>{label}</b> was better, but no time was left to refit it: give the pick more minutes.",
+            f"<b>{label}</b>: 더 나았지만 다시 학습할 시간이 없었습니다. 시간을 더 주세요.",
+        )
     if majority is not None and best["score"] <= majority["score"]:
         answer += " " + _both("Nothing beats the most frequent answer here.", "가장 흔한 답을 이기는 것이 없습니다.")
     labels = results["labels"]

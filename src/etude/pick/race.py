@@ -78,6 +78,7 @@ class Entry:
     encoder: Encoder | None = None
     note: str = ""  # why it has not every fold
     korean_note: str = ""
+    has_failed: bool = False  # by an error, not for lack of time
     scored_cost: float = 0.0  # seconds of a fit on what was chosen on, as trials.cost is of one on all labels
     estimated: float = 0.0  # seconds of a fold as they were foreseen; 0 where nothing was
 
@@ -231,6 +232,7 @@ class Race:
                 break
             except UserError as error:
                 entry.explain(f"failed: {error}", KOREAN_ERROR)
+                entry.has_failed = True
                 entry.trials.answers.clear()
                 break
             entry.trials.answers[number], entry.trials.seconds[number] = answers, seconds

@@ -142,12 +142,17 @@ def describe_untried(results: dict[str, Any]) -> list[str]:
     return [f"{', '.join(labels)}: {reason}" for reason, labels in reasons.items()]
 
 
+def is_first(results: dict[str, Any]) -> bool:
+    """Whether the winner is the first of the table: a better one may have been too slow to refit."""
+    return bool(results["rows"][0]["name"] == results["winner"])
+
+
 def summarize(picked: PickedFolder) -> list[str]:
     """What was chosen, how good it is, and how to use it, in a few lines."""
     results, score = picked.results, picked.results["held_out"]
     lines = [*describe_untried(results), *(localize(note, "en") for note in results["notes"])]
     metric = results["score"].replace("_", " ")
-    best = f"Best: {results['label']['en']}."
+    best = f"{'Best' if is_first(results) else 'Best in time'}: {results['label']['en']}."
     if score is not None:
         best += (
             f" {metric} {format_points(score['value'])} (95 % {format_points(score['low'])} to "
@@ -155,7 +160,7 @@ def summarize(picked: PickedFolder) -> list[str]:
         )
     lines.append(best)
     has_rival = any(row["is_selectable"] and row["name"] not in BAGS_OF_WORDS for row in results["rows"])
-    if results["winner"] in BAGS_OF_WORDS and has_rival:
+    if results["winner"] in BAGS_OF_WORDS and has_rival and is_first(results):
         lines.append("Nothing beats a bag of words here, with this text and these minutes.")
     if results["not_exported"]:
         lines.append(f"Not exported: {results['not_exported']}")

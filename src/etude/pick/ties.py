@@ -67,6 +67,17 @@ def describe_ending(race: Race) -> Label:
     leader, rivals = entries[tied[0]].contender.label, len(tied) - 1
     seconds = race.clock.spent, race.clock.total
     (spent, total), (spent_ko, total_ko) = map(format_seconds, seconds), map(format_korean_seconds, seconds)
+    count, planned = len(entries[tied[0]].trials.answers), race.data.planned
+    is_cut = any(
+        entry.is_selectable and not entry.trials.answers and not entry.has_failed for entry in race.entries.values()
+    )
+    if not rivals and (is_cut or count < race.data.repeat):
+        return {
+            "en": f"Ended after {spent} of {total}: {leader['en']} leads, by {count} of {planned} folds; there was no "
+            "time for more comparisons beside the final fit.",
+            "ko": f"{total_ko} 중 {spent_ko} 뒤 종료: {leader['ko']}, {planned}겹 중 {count}겹에서 선두. 최종 학습을 "
+            "빼면 더 비교할 시간이 없었습니다.",
+        }
     if not rivals:
         return {
             "en": f"Settled after {spent} of {total}: {leader['en']} leads clearly, and nothing is left to try that "
