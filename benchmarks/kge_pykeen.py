@@ -17,6 +17,8 @@ what it has. --limit SECONDS starts no training that would end behind it, as lon
     python benchmarks/kge_pykeen.py --epochs 6 --seeds 5 --share 128 1 --limit 300 --json kge.json
     python benchmarks/kge_pykeen.py --epochs 6 --seeds 4 --share 128 1 --eager --limit 420      # where is the gap?
     python benchmarks/kge_pykeen.py --same-batches 50 --share 128 1            # same start and batches: same vectors?
+    python benchmarks/kge_pykeen.py --same-batches 1325 --share 1              # five epochs of FB15k-237: same MRR?
+    python benchmarks/kge_pykeen.py --epochs 5 --seeds 8 --share 1 8 16 --limit 500    # which share has PyKEEN's MRR?
     python benchmarks/kge_pykeen.py --graph wn18rr --score rotate --epochs 20 --seeds 3
     python benchmarks/kge_pykeen.py --device cpu --width 64 --negatives 16 --epochs 3 --seeds 2 --triples 30000
 
@@ -253,7 +255,11 @@ def train_pykeen(options: argparse.Namespace, graph: Any, seed: int) -> Outcome:
 
 
 def compare_updates(options: argparse.Namespace, graph: Any, share: int) -> None:
-    """Print how far both libraries' vectors part when they start alike and read the same triples and negatives."""
+    """Print how far both libraries' vectors part when they start alike and read the same triples and negatives.
+
+    Over as many steps as a whole training the MRRs tell whether the updates differ: draws, which scatter the MRR from
+    seed to seed, are the same.
+    """
     from etude.recipes.learner import build_learner
     from etude.runs.source import open_source, resolve_for
     from etude.train.loop import Loop
@@ -290,6 +296,8 @@ def compare_updates(options: argparse.Namespace, graph: Any, share: int) -> None
         count = options.same_batches
         print(f"share {share}, {count} steps: {name} differ by {gaps.mean():.2g} in the mean, {gaps.max():.2g} at most")
     print(f"entities moved by {(model.entities.weight - begin.to(device)).abs().mean():.2g} in the mean")
+    (mrr, hits), (their_mrr, their_hits) = (rank(vectors, graph, options.ranked) for vectors in (model, expected))
+    print(f"MRR {mrr:.5f} here, {their_mrr:.5f} PyKEEN; hits@10 {hits:.4f}, {their_hits:.4f}", flush=True)
 
 
 def list_triples(batch: Any, share: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -109,6 +109,35 @@ def test_scores_are_the_published_formulas(model: dict[str, Any], share: int) ->
     )
 
 
+@pytest.mark.parametrize("model", [score for score in SCORES if score["score"] in ("transe", "rotate")], ids=str)
+def test_candidates_read_by_number_score_and_learn_as_their_vectors_do(
+    model: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = ring(12, 3, 4)
+    embedding, objective = make(graph, model, negatives=5)
+    batch = make_batch(objective, graph)
+    weights = list(embedding.parameters())
+    results = []
+    for by_number in (False, True):
+        monkeypatch.setattr("etude.models.graph_embedding.has_kernels", lambda _, by_number=by_number: by_number)
+        assert embedding.can_score_by_number() == by_number
+        positive, negative = objective.score(embedding, batch)
+        assert (negative == NO_NEGATIVE).any()  # an answer was drawn
+        total = positive.sum() + negative.clamp(min=-100).square().sum()
+        results.append([positive, negative, *torch.autograd.grad(total, weights)])
+    for vectors, numbers in zip(*results, strict=True):
+        torch.testing.assert_close(vectors, numbers)
+
+
+def test_unit_vectors_are_read_by_number_in_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etude.models.graph_embedding.has_kernels", lambda _: True)
+    embedding, _ = make(ring(12, 3, 4), {"unit_entities": True})
+    assert embedding.can_score_by_number()
+    assert not embedding.eval().can_score_by_number()  # there they are divided as they are read
+    dot, _ = make(ring(12, 3, 4), {"score": "distmult"})
+    assert not dot.can_score_by_number()  # a product
+
+
 def test_losses_are_the_published_formulas() -> None:
     graph = ring(30, 3, 4)
     for loss, adversarial in (("margin", 0.0), ("logistic", 0.0), ("logistic", 0.7), ("softmax", 0.0)):
@@ -288,11 +317,13 @@ def test_problems_of_a_graph_are_named() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("share", [32, 1])
 @pytest.mark.parametrize("recipe", ["transe-toy", "rotate-toy", "complex-toy"])
-def test_steps_on_a_gpu_are_recorded_and_agree_with_the_cpu(recipe: str, tmp_path: Path) -> None:
+def test_steps_on_a_gpu_are_recorded_and_agree_with_the_cpu(recipe: str, share: int, tmp_path: Path) -> None:
     weights = {}
     for device in ("cpu", "cuda"):
-        loaded = Recipe.load(recipe, {"train.steps": 12, "train.workers": 0, "train.precision": "float32"})
+        changes = {"train.steps": 12, "train.workers": 0, "train.precision": "float32", "objective.share": share}
+        loaded = Recipe.load(recipe, changes)
         source = open_source(ring(), loaded)
         resolved = resolve_for(loaded, source)
         model, objective = build_learner(resolved, None)

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from etude.errors import UserError
 from etude.models.base import Model, ModelSettings
 from etude.models.framing import Framing
+from etude.nn.gathered_distances import gathered_distances, has_kernels
 from etude.nn.packed import Packed
 from etude.nn.states import States
 from etude.nn.triple_scores import ScoreName, TripleScore
@@ -119,6 +120,16 @@ class GraphEmbedding(Model):
     def queries(self, known: Tensor, relations: Tensor, wants_head: Tensor) -> Tensor:
         """Return the queries (B, D) of numbers of entities (B,), relations (B,), and which side is wanted (B,)."""
         return self.score.queries(self.vectors(known), self.relations(relations), wants_head)
+
+    def can_score_by_number(self) -> bool:
+        """Whether `score_by_number` reads candidates from the table itself, without a copy of their vectors."""
+        is_plain = self.training or not self.settings.unit_entities  # else vectors are divided as they are read
+        return is_plain and self.score.distance is not None and has_kernels(self.entities.weight)
+
+    def score_by_number(self, queries: Tensor, numbers: Tensor) -> Tensor:
+        """Return the scores (B, n) of queries (B, D) with candidates of their own, by number (B, n)."""
+        assert self.score.distance is not None
+        return -gathered_distances(queries, self.entities.weight, numbers, self.score.distance)
 
     def score_triples(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
         """Return the score of each triple (B,); greater is more plausible."""

@@ -179,6 +179,8 @@ class Triples(PretrainingObjective[GraphEmbedding, TripleRow, TripleBatch, Graph
 
     def score(self, model: GraphEmbedding, batch: TripleBatch) -> tuple[Tensor, Tensor]:
         """Return the scores of the true triples (B,) and of their negatives (B, n)."""
+        if self.settings.share == 1 and model.can_score_by_number():
+            return self._score_by_number(model, batch)
         count, (groups, candidates) = len(batch.tokens), batch.negatives.shape
         # one look-up for all: its gradient is one sum into the table
         numbers = torch.cat([batch.tokens, batch.answers, batch.negatives.flatten()])
@@ -192,6 +194,17 @@ class Triples(PretrainingObjective[GraphEmbedding, TripleRow, TripleBatch, Graph
         negative = negative.masked_fill(own.view(groups, share, 1) == batch.negatives[:, None], NO_NEGATIVE)
         negative = negative.view(groups * share, candidates)
         return positive, negative if batch.places is None else negative[batch.places]
+
+    def _score_by_number(self, model: GraphEmbedding, batch: TripleBatch) -> tuple[Tensor, Tensor]:
+        """The same where each triple has its own negatives and a kernel reads them from the table.
+
+        Copies of their vectors, B n of them, would be most of the bytes of a step (nn/gathered_distances.py).
+        """
+        known, answers = model.vectors(torch.cat([batch.tokens, batch.answers])).chunk(2)
+        queries = model.score.queries(known, model.relations(batch.relations), batch.wants_head)  # (B, D)
+        negative = model.score_by_number(queries, batch.negatives)
+        negative = negative.masked_fill(batch.answers[:, None] == batch.negatives, NO_NEGATIVE)
+        return model.score.score_rows(queries, answers), negative
 
     def flops(self, model: GraphEmbedding, batch: TripleBatch) -> int:
         triples = batch.size
