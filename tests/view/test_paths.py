@@ -20,6 +20,7 @@ from etude.serve.server import Server
 from etude.transfer.finetune import finetune
 from etude.verbs.show import paths as show_paths
 from etude.view.paths import AnswerView, Hop, PairView, PathExplanation, PathView, describe_paths, explain_paths
+from etude.view.paths_layout import Rectangle, lay_out
 from etude.view.paths_page import render_paths_page
 from etude.view.paths_picture import draw_answer
 from tests.two_hop import questions, town_graph, write_graph, write_questions
@@ -111,6 +112,39 @@ def test_heavier_paths_have_thicker_lines_and_sides_are_columns() -> None:
     assert widths == [5.0, 5.0, 2.0]  # 1 + 5 times the weight: two hops of 0.8, one of 0.2
     assert svg.count('class="concept question"') == svg.count('class="concept answer"') == 1
     assert draw_answer(EXAMPLE.answers[1], 1) == ""
+
+
+def crowded_paths() -> list[PathView]:
+    """Facts that join question and answer at once, several between the same concepts, and columns of two lengths."""
+    routes = [
+        (["river", "bridge"], ["at"]), (["river", "bridge"], ["related"]), (["cross", "bridge"], ["used_for"]),
+        (["river", "water", "bridge"], ["at", "related"]), (["river", "water", "bridge"], ["has", "related"]),
+        (["cross", "boat", "bridge"], ["used_for", "at"]), (["river", "boat", "bridge"], ["at", "at"]),
+        (["cross", "going on the other side of it", "construction", "bridge"], ["has", "related", "is_a"]),
+        (["cross", "river", "bridge"], ["related", "at"]),
+    ]  # fmt: skip
+    return [
+        PathView(tuple(concepts), tuple(Hop(name, False) for name in relations), 1 / len(routes), 1.0)
+        for concepts, relations in routes
+    ]
+
+
+def test_parts_of_a_crowded_picture_do_not_cover_each_other() -> None:
+    layout = lay_out(crowded_paths())
+    assert layout.columns["river"] == layout.columns["cross"] == 0 and layout.columns["bridge"] == 1
+    boxes = list(layout.boxes.items())
+    for place, (_, box) in enumerate(boxes):
+        assert box.y - box.height / 2 > 0 and box.y + box.height / 2 < layout.height
+        assert not any(box.overlaps(other) for _, other in boxes[:place])
+    for fact, curve in layout.curves.items():
+        if {layout.columns[fact.head], layout.columns[fact.tail]} == {0, 1}:  # above what is between
+            dots = [Rectangle(*curve.at(t / 50), 1, 1) for t in range(51)]
+            assert not any(dot.overlaps(box) for dot in dots for name, box in boxes if 0 < layout.columns[name] < 1)
+    labels = list(layout.labels.values())
+    for place, label in enumerate(labels):
+        assert not any(label.overlaps(other) for other in [*labels[:place], *layout.boxes.values()])
+    middles = [curve.at(0.5) for curve in layout.curves.values()]
+    assert len(set(middles)) == len(middles)
 
 
 def test_the_command_writes_a_page(run: Path, tmp_path: Path) -> None:

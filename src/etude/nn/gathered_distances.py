@@ -1,8 +1,8 @@
 """Distances of each query to candidates of its own, which are rows of a table given by number.
 
 The same as `pair_distances(queries[:, None], table[numbers], distance)`, nn/pair_distances.py, without the array of
-the candidates' vectors and without that of their gradients. On a GPU there are kernels (nn/triton/gathered_distances.py)
-that read rows of the table where they are needed, and add up the gradient of each row in one place. Bytes for TransE on
+the candidates' vectors and without that of their gradients. On a GPU kernels (nn/triton/gathered_distances.py) read
+rows of the table where they are needed, and add up the gradient of each row in one place. Bytes for TransE on
 FB15k-237 (1,024 queries with 256 candidates 1,000 wide: 1.05 GB a copy), as operations one by one:
 
     look-up                        reads and writes a copy          2.1 GB

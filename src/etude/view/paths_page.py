@@ -47,6 +47,9 @@ def _render_answer(answer: AnswerView, number: int) -> str:
             f"<table><thead><tr><th>{_both('attention', '주의')}</th><th>{_both('path', '경로')}</th>"
             f"<th>{_both('plausibility', '그럴듯함')}</th></tr></thead><tbody>{rows}</tbody></table>"
         )
+        if len(paths) > LISTED:
+            note = _both(f"Listed: the heaviest {LISTED} paths.", f"가장 무거운 경로 {LISTED}개만 적었습니다.")
+            inside += f"<p>{note}</p>"
         if len(paths) > MOST_PATHS:
             note = _both(f"Drawn: the heaviest {MOST_PATHS} paths.", f"가장 무거운 경로 {MOST_PATHS}개만 그렸습니다.")
             inside += f"<p>{note}</p>"

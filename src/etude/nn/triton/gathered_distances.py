@@ -146,9 +146,7 @@ def forward(queries: Tensor, table: Tensor, numbers: Tensor, distance: str) -> T
     return out
 
 
-def backward(
-    queries: Tensor, table: Tensor, numbers: Tensor, grad: Tensor, distance: str
-) -> tuple[Tensor, Tensor]:
+def backward(queries: Tensor, table: Tensor, numbers: Tensor, grad: Tensor, distance: str) -> tuple[Tensor, Tensor]:
     """Return the gradients of queries and of the table; `grad` (B, n), of l2 divided by the distances already."""
     (batch, count), (entities, width) = numbers.shape, table.shape
     # the places of each row's pairs, in their order: int32 keys take half the passes of a radix sort
