@@ -199,3 +199,4 @@ def test_a_loaded_machine_does_not_make_it_late(tmp_path: Path) -> None:
             each.kill()
             each.wait()
     assert time.monotonic() - start <= 1.1 * 60 * minutes
+    assert (tmp_path / "loaded" / "best" / "export").is_dir() and read_results(tmp_path / "loaded")["winner"]
