@@ -165,10 +165,17 @@ def test_the_board_in_a_browser(browser: Any, folder: Path) -> None:
         assert page.evaluate("[...document.querySelectorAll('main > section')].map(each => each.id)")[1:] == [
             "studies", "runs"
         ]  # fmt: skip
+        assert page.get_attribute("[id='compare runs/done']", "aria-label") == "Compare: done"
         assert "1 finished" in page.inner_text("#lead") and "Which is better?" in page.inner_text("#studies")
         page.click("button.name:text-is('done')")
         page.wait_for_selector(".plot svg .curve")
         assert page.evaluate("document.activeElement.id") == "details"
+        assert page.text_content(".plot svg text >> nth=0") == "loss" and not page.locator("#details th:empty").count()
+        page.click("#details summary >> nth=0")
+        page.focus("[id='axis tokens']")
+        page.keyboard.press("Enter")  # draws again: the keyboard stays, and what was open is open
+        assert page.evaluate("document.activeElement.id") == "axis tokens"
+        assert page.locator("#details details[open]").count() == 1
         page.keyboard.press("Escape")  # closes, and the keyboard is where it was
         assert page.evaluate("document.activeElement.id") == "run runs/done"
         for box in page.query_selector_all("label.compare input"):
@@ -187,3 +194,17 @@ def test_the_board_in_a_browser(browser: Any, folder: Path) -> None:
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         context.close()
         assert not faults
+
+
+def test_a_study_without_a_result_says_so(browser: Any, folder: Path) -> None:
+    shutil.copytree(folder / "study", folder / "other")
+    (folder / "other" / "results.json").unlink()
+    task = folder / "runs" / "done" / "task.yaml"
+    task.write_text("kind: tag\ntrain: {steps: 60}\n", encoding="utf-8")
+    with Server(Service.create([], Limits(), False, folder), port=0) as server:
+        page = browser.new_page(locale="ko-KR")
+        page.goto(f"{server.address}/board")
+        page.wait_for_selector("#studies .entry")
+        studies = page.inner_text("#studies")
+        assert "아직 결과가 없습니다." in studies and "성립 2" in studies and "태깅" in page.inner_text("#runs .badge")
+        page.close()

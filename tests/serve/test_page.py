@@ -70,6 +70,7 @@ def test_every_ability_has_its_answer(page: Any, server: Server) -> None:
     assert "cat" in ask(page, server, "skipgram-toy", "neighbours", input="cat")
     assert ask(page, server, "skipgram-toy", "analogy", a="cat", b="sat", c="dog")
     assert ask(page, server, "transformer-toy", "translate", input="the cat sat")
+    assert re.search(r"-?\d+\.\d\d$", page.inner_text("#answer .quote")), "the best translation has its score, too"
     page.click("#answer .nbest summary")
     assert len(page.query_selector_all("#answer .nbest li")) == 2  # three translations, the best of which stands above
     ask(page, server, "bert-toy", "attention", input="the cat sat on the mat")
@@ -116,6 +117,44 @@ def test_the_keyboard_is_enough(page: Any, server: Server) -> None:
     page.keyboard.press("Control+Enter")
     page.wait_for_function(ASKED)
     assert "1.000" in page.inner_text("#answer")
+
+
+def test_the_keyboard_stays_where_it_was(page: Any, server: Server) -> None:
+    """What is drawn again has the focus it had: a run, the theme, the language, the button that asks, a token."""
+    page.goto(f"{server.address}/#bert-toy/attention")
+    page.wait_for_selector("#ask")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"  # the first Tab is at the top
+    for name in ("theme", "language", "language", "run gpt2-toy", "run bert-toy"):
+        page.focus(f"[id='{name}']")
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == name
+    page.click("#tab-attention")
+    page.focus("#ask")
+    page.keyboard.press("Enter")
+    page.wait_for_function(ASKED)
+    assert page.evaluate("document.activeElement.id") == "ask"
+    page.focus("[id='token 2']")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "token 2"
+    assert page.get_attribute("[id='token 2']", "aria-pressed") == "true"
+
+
+def test_what_is_missing_is_said_without_asking_the_server(page: Any, server: Server) -> None:
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.method))
+    page.goto(f"{server.address}/#tuned/predict")
+    page.wait_for_selector("#ask")
+    page.fill("#field-input", "  ")
+    page.click("#ask")
+    assert page.inner_text(".problem") == "Write something in “Texts”."
+    assert page.evaluate("document.activeElement.id") == "field-input"
+    assert page.get_attribute("#field-input", "aria-invalid") == "true"
+    page.fill("#field-input", 'the cat\n{"text": ')
+    page.click("#ask")
+    page.wait_for_selector(".problem:text('Line 2 is not valid JSON.')")
+    assert page.get_attribute("#field-input", "aria-invalid") == "false"
+    assert "POST" not in requests
 
 
 def test_enter_asks_where_one_word_is_wanted(page: Any, server: Server) -> None:

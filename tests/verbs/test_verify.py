@@ -57,3 +57,5 @@ def test_a_run_with_its_checkpoints(corpus: Path, tmp_path: Path) -> None:
 def test_what_has_no_hashes_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no run, corpus, graph, study, pick or export"):
         etude.verify(tmp_path)
+    with pytest.raises(UserError, match="There is no folder"):
+        etude.verify(tmp_path / "missing")

@@ -48,6 +48,8 @@ def verify(folder: str | Path) -> Verified:
         return _verify_study(path)
     if (path / CHECKSUMS).is_file():
         return Verified(path, "export", verify_checksums(path) or 0)
+    if not path.exists():
+        raise UserError(f"There is no folder {path}.")
     raise UserError(f"{path} is no run, corpus, graph, study, pick or export: nothing in it has hashes.")
 
 

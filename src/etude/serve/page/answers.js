@@ -24,7 +24,7 @@ export function showFill(results, texts) {
     };
     redraw();
     const lists = result.blanks.map((guesses, at) => [
-      result.blanks.length > 1 ? h("h3", {}, `[MASK] ${at + 1}`) : null,
+      result.blanks.length > 1 ? h("h2", {class: "minor"}, `[MASK] ${at + 1}`) : null,
       bars(...guesses.map((guess, rank) => bar(plain(guess.token), guess.probability, percent(guess.probability), rank === 0, () => { chosen[at] = guess; redraw(); }))),
     ]);
     return [quote, h("div", {style: {marginTop: "1.1rem"}}, lists)];
@@ -39,7 +39,7 @@ const plain = token => token.replace(/^##/, "").replace(/^[Ġ▁]/, "") || token
 export function showTranslation(results, texts, align) {
   return cases(results.map((result, number) => [
     h("p", {class: "source"}, texts[number]),
-    h("p", {class: "quote"}, result.text),
+    h("p", {class: "quote"}, result.text || t("empty_translation"), result.nbest.length > 1 ? h("b", {class: "number small"}, ` ${result.score.toFixed(2)}`) : null),
     result.nbest.length > 1 ? h("details", {class: "nbest"}, h("summary", {}, t("alternatives")), h("ol", {start: 2}, result.nbest.slice(1).map(each => h("li", {}, each.text, h("b", {class: "number small"}, ` ${each.score.toFixed(2)}`))))) : null,
     align && result.text ? h("div", {class: "actions"}, h("button", {class: "plain", type: "button", onclick: () => align(texts[number], result.text)}, t("show_alignment"))) : null,
   ]));

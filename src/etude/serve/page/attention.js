@@ -1,6 +1,6 @@
 // Attention maps: all heads small, one large, and what a chosen token looks at.
 "use strict";
-import { clear, colour, h, percent } from "./common.js";
+import { clear, colour, h, keepFocus, percent } from "./common.js";
 import { t } from "./words.js";
 
 export function showAttention([result]) {
@@ -10,7 +10,7 @@ export function showAttention([result]) {
   const state = {layer: sharpest[0], head: sharpest[1], token: Math.min(1, tokens.length - 1)};
   const thumbs = h("div", {class: "heads", style: {gridTemplateColumns: `auto repeat(${heads}, minmax(1.7rem, 3.2rem))`}});
   const name = h("h2", {}), map = h("div", {class: "map"}), chips = h("div", {class: "chips"}), looks = h("div", {class: "chips"});
-  const title = h("h3", {});
+  const title = h("h2", {class: "minor"});
   const buttons = [];
 
   const redraw = () => {
@@ -18,7 +18,7 @@ export function showAttention([result]) {
     name.textContent = `${t("layer")} ${state.layer}, ${t("head").toLowerCase()} ${state.head}`;
     buttons.forEach((button, at) => button.setAttribute("aria-pressed", String(at === state.layer * heads + state.head)));
     clear(map).append(drawMap(layer, tokens, keys, state.token, row => { state.token = row; redraw(); }));
-    clear(chips).append(...tokens.map((token, row) => h("button", {class: "chip", type: "button", "aria-pressed": String(row === state.token), onclick: () => { state.token = row; redraw(); }}, token)));
+    clear(chips).append(...tokens.map((token, row) => h("button", {class: "chip", type: "button", id: `token ${row}`, "aria-pressed": String(row === state.token), onclick: () => { state.token = row; keepFocus(redraw); }}, token)));
     title.textContent = t("looks_at").replace("{}", tokens[state.token]);
     const row = layer[state.token], most = Math.max(...row);
     clear(looks).append(...keys.map((key, at) => h("span", {class: "chip key", title: percent(row[at]), style: shade(row[at] / most)}, key)));
@@ -35,7 +35,7 @@ export function showAttention([result]) {
   redraw();
   return [
     h("div", {class: "maps"},
-      h("div", {}, h("h3", {style: {marginTop: "0"}}, `${t("layer")} × ${t("head").toLowerCase()}`), thumbs, h("h3", {}, t("text")), chips, title, looks),
+      h("div", {}, h("h2", {class: "minor", style: {marginTop: "0"}}, `${t("layer")} × ${t("head").toLowerCase()}`), thumbs, h("h2", {class: "minor"}, t("text")), chips, title, looks),
       h("div", {}, name, map)),
     result.cut ? h("p", {class: "small"}, t("cut")) : null,
   ].filter(Boolean);

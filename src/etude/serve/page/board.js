@@ -1,17 +1,17 @@
 // The board: what a folder of runs and studies holds, live while something runs.
 "use strict";
-import { clear, drawHead, getJson, h, load, start } from "./common.js";
-import { addWords, getLanguage, t } from "./words.js";
+import { clear, drawHead, getJson, h, keepFocus, load, start } from "./common.js";
+import { addWords, getLanguage, has, t } from "./words.js";
 import { short, sparkline } from "./chart.js";
 import { drawDetails } from "./details.js";
 
 addWords({
   board_title: ["Runs and studies", "실행과 연구"],
-  runs: ["Runs", "실행"],
   studies: ["Studies", "연구"],
   filter: ["Filter by name, system or task", "이름, 시스템, 과제로 거르기"],
   nothing: ["Nothing here yet.", "아직 아무것도 없습니다."],
   nothing_matches: ["Nothing matches.", "맞는 것이 없습니다."],
+  no_result: ["No result yet.", "아직 결과가 없습니다."],
   more: ["There is more in this folder than is shown.", "이 폴더에는 더 많은 것이 있습니다."],
   running: ["running", "학습 중"],
   finished: ["finished", "끝남"],
@@ -47,17 +47,18 @@ function ago(seconds) {
   return format.format(-Math.floor(past), "second");
 }
 
+const nameTask = task => (has(`predict_${task}`) ? t(`predict_${task}`) : task);
 const showState = name => h("span", {class: `state ${name}`}, h("i", {}), t(name));
 
 // --- cards ---------------------------------------------------------------------------------------
 
 function drawRun(run) {
-  const score = Object.entries(run.valid).find(([name]) => name !== "loss");
+  const score = Object.entries(run.valid).find(([name]) => name === "accuracy") ?? Object.entries(run.valid).find(([name]) => name !== "loss");
   const share = run.steps ? Math.min(1, run.step / run.steps) : 0;
-  const toggle = h("input", {type: "checkbox", id: `compare ${run.path}`, checked: state.chosen.includes(run.path), onchange: event => choose(run.path, event.target.checked)});
+  const toggle = h("input", {type: "checkbox", id: `compare ${run.path}`, "aria-label": `${t("compare")}: ${run.name}`, checked: state.chosen.includes(run.path), onchange: event => choose(run.path, event.target.checked)});
   return h("article", {class: "card entry"},
     h("div", {class: "line"}, h("button", {class: "name", type: "button", id: `run ${run.path}`, onclick: () => show([run.path])}, run.name), showState(run.state)),
-    h("div", {class: "line"}, h("span", {}, [run.system, run.study].filter(Boolean).join(" · ")), run.task ? h("span", {class: "badge"}, run.task) : null),
+    h("div", {class: "line"}, h("span", {}, [run.system, run.study].filter(Boolean).join(" · ")), run.task ? h("span", {class: "badge"}, nameTask(run.task)) : null),
     run.problem ? h("p", {class: "small"}, run.problem) : null,
     run.spark.length > 1 ? sparkline(run.spark) : null,
     run.state === "running" && share ? h("div", {class: "progress"}, h("i", {style: {width: `${100 * share}%`}})) : null,
@@ -72,11 +73,12 @@ function drawRun(run) {
 
 function drawStudy(study) {
   const best = Math.max(1e-9, ...study.rows.map(row => row.mean ?? 0));
-  const verdicts = Object.entries(study.verdicts).map(([name, count]) => h("span", {class: `badge ${name}`}, `${count} ${t(name)}`));
+  const verdicts = Object.entries(study.verdicts).map(([name, count]) => h("span", {class: `badge ${name}`}, getLanguage() === "ko" ? `${t(name)} ${count}` : `${count} ${t(name)}`));
   return h("article", {class: "card entry"},
     h("div", {class: "line"}, h("b", {class: "heading"}, local(study.title)), showState(study.state)),
     h("div", {class: "line"}, h("span", {}, [study.kind === "pick" ? t("pick") : study.name, study.score].filter(Boolean).join(" · ")), h("span", {}, study.date)),
     study.problem ? h("p", {class: "small"}, study.problem) : null,
+    study.rows.length || study.problem ? null : h("p", {class: "small"}, t("no_result")),
     verdicts.length ? h("div", {class: "verdicts"}, verdicts) : null,
     study.rows.length ? h("ul", {class: "bars"}, study.rows.slice(0, 4).map((row, at) => h("li", {}, h("div", {class: `bar${at ? "" : " best"}`},
       h("i", {style: {width: `${100 * Math.max(0, row.mean ?? 0) / best}%`}}), h("span", {title: local(row.name)}, local(row.name)), h("b", {}, row.mean === null ? "" : (100 * row.mean).toFixed(1)))))) : null,
@@ -110,7 +112,7 @@ function draw() {
   byId("lead").textContent = [folder, ...["running", "finished", "stopped"].filter(count).map(name => (getLanguage() === "ko" ? `${t(name)} ${count(name)}` : `${count(name)} ${t(name)}`)), cut ? t("more") : null].filter(Boolean).join(" · ");
   byId("filter").placeholder = t("filter");
   byId("filter").setAttribute("aria-label", t("filter"));
-  section("runs", "runs", runs.filter(run => matches(run.name, run.path, run.system, run.task, run.study)).map(drawRun), runs);
+  section("runs", "runs", runs.filter(run => matches(run.name, run.path, run.system, run.task, nameTask(run.task), run.study)).map(drawRun), runs);
   section("studies", "studies", studies.filter(study => matches(study.name, local(study.title), study.score)).map(drawStudy), studies);
   drawChosen();
 }
@@ -140,7 +142,7 @@ async function show(paths, scroll = true) {
   if (!paths.length) return;
   try {
     const details = await Promise.all(paths.map(path => getJson(`/board/run?path=${encodeURIComponent(path)}`)));
-    drawDetails(place, details, () => show([]));
+    keepFocus(() => drawDetails(place, details, () => show([])));
   } catch (error) {
     clear(place).append(h("p", {class: "problem"}, error.message));
   }
@@ -155,9 +157,7 @@ async function refresh() {
   const fingerprint = JSON.stringify([data.runs, data.studies]);
   if (fingerprint === state.fingerprint) return;
   Object.assign(state, {data, fingerprint});
-  const focused = document.activeElement?.id;
-  draw();
-  if (focused) byId(focused)?.focus();
+  keepFocus(draw);
   const live = new Set(data.runs.filter(run => run.state === "running").map(run => run.path));
   if (state.shown.some(path => live.has(path))) await show(state.shown, false);
 }

@@ -37,8 +37,8 @@ export function short(value) {
 }
 
 // series: {name, kind: 0..3, dashed, points: [[x, y], ...]}; `point` is told the nearest points of all series.
-export function plot(series, point) {
-  const width = Math.max(340, Math.min(900, document.querySelector("main").clientWidth - 60)), height = Math.round(Math.max(220, width * .38)), left = 52, right = 14, above = 12, below = 30;
+export function plot(series, point, name) {
+  const width = Math.max(340, Math.min(900, document.querySelector("main").clientWidth - 60)), height = Math.round(Math.max(220, width * .38)), left = 52, right = 14, above = 26, below = 30;
   const all = series.flatMap(each => each.points);
   const xs = all.map(each => each[0]), ys = all.map(each => each[1]).sort((a, b) => a - b);
   const lowX = Math.min(0, ...xs), highX = Math.max(...xs, 1);
@@ -46,7 +46,8 @@ export function plot(series, point) {
   const lowY = ys[0], highY = ys[Math.min(ys.length - 1, Math.floor(ys.length * .995))] || lowY + 1, pad = (highY - lowY || 1) * .06;
   const x = value => left + (width - left - right) * (value - lowX) / (highX - lowX || 1);
   const y = value => height - below - (height - above - below) * (Math.min(value, highY + pad) - lowY + pad) / (highY - lowY + 2 * pad || 1);
-  const chart = draw("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": [...new Set(series.map(each => each.name))].join(", ")});
+  const chart = draw("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${name}: ${[...new Set(series.map(each => each.name))].join(", ")}`});
+  chart.append(draw("text", {x: left - 8, y: 11, "text-anchor": "end"}, name));
   for (const value of ticks(lowY, highY, 5)) {
     chart.append(draw("line", {class: "grid-line", x1: left, x2: width - right, y1: y(value), y2: y(value)}));
     chart.append(draw("text", {x: left - 8, y: y(value) + 4, "text-anchor": "end"}, short(value)));

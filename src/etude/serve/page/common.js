@@ -20,6 +20,13 @@ export const clear = element => { element.replaceChildren(); return element; };
 export const lines = text => text.split("\n").map(line => line.trim()).filter(Boolean);
 export const percent = share => `${(100 * share).toFixed(1)} %`;
 
+// Draw again what has the focus: the keyboard stays where it was, on the new element of the same id.
+export function keepFocus(draw) {
+  const {id} = document.activeElement || {};
+  draw();
+  if (id) document.getElementById(id)?.focus({preventScroll: true});
+}
+
 export class HttpError extends Error {
   constructor(status, detail) { super(detail); this.status = status; }
 }
@@ -108,7 +115,7 @@ export function drawHead(current, board) {
 
 // Start a page: its head is drawn at once, and `draw` is called when the language or the colours change.
 export function start(current, draw) {
-  redraw = draw;
+  redraw = () => keepFocus(draw);
   setLanguage(firstLanguage());
   setTheme(theme());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { setTheme(theme()); redraw(); });

@@ -1,12 +1,13 @@
 // One run, or several beside each other: curves, scores, settings that differ, the card.
 "use strict";
-import { clear, h } from "./common.js";
+import { clear, h, keepFocus } from "./common.js";
 import { plot, short } from "./chart.js";
 import { showMarkdown } from "./markdown.js";
 import { addWords, t } from "./words.js";
 
 addWords({
   close: ["Close", "닫기"],
+  axis: ["Horizontal axis", "가로축"],
   axis_step: ["Steps", "스텝"],
   axis_tokens: ["Tokens", "토큰"],
   axis_flops: ["FLOPs", "FLOPs"],
@@ -32,14 +33,16 @@ const pairs = (columns, name) => (columns[axis] || []).map((x, at) => [x, (colum
 
 export function drawDetails(place, details, close) {
   const names = details.map(each => each.run.name);
-  const redraw = () => drawDetails(place, details, close);
+  const redraw = () => keepFocus(() => drawDetails(place, details, close));
+  const opened = new Set([...place.querySelectorAll("details[open] > summary")].map(each => each.textContent)); // stay open while a run is live
   clear(place).append(h("div", {class: "card"},
     h("div", {class: "head"}, h("h2", {}, names.join(` ${t("versus")} `)),
-      h("div", {class: "axes", role: "group"}, AXES.map(name => h("button", {type: "button", "aria-pressed": String(name === axis), onclick: () => { axis = name; redraw(); }}, t(`axis_${name}`)))),
+      h("div", {class: "axes", role: "group", "aria-label": t("axis")}, AXES.map(name => h("button", {type: "button", id: `axis ${name}`, "aria-pressed": String(name === axis), onclick: () => { axis = name; redraw(); }}, t(`axis_${name}`)))),
       h("button", {class: "plain", type: "button", id: "close", onclick: close}, t("close"))),
     drawCurves(details), h("div", {class: "pair"}, drawScores(details), drawCost(details)),
     details.length > 1 ? drawDifferences(details) : drawSettings(details[0]),
     details.filter(each => each.card).map(each => h("details", {}, h("summary", {}, details.length > 1 ? `${t("model_card")}: ${each.run.name}` : t("model_card")), h("div", {class: "text"}, showMarkdown(each.card))))));
+  for (const summary of place.querySelectorAll("details > summary")) summary.parentElement.open = opened.has(summary.textContent);
 }
 
 function drawCurves(details) {
@@ -59,11 +62,11 @@ function drawCurves(details) {
   };
   describe(null);
   const differ = ["tokenizer", "objective.kind", "task"].some(name => new Set(details.map(each => (name === "task" ? each.run.task : each.settings[name]))).size > 1);
-  return h("div", {class: "plot"}, plot(series, describe), legend, differ ? h("p", {class: "small"}, t("losses_differ")) : null);
+  return h("div", {class: "plot"}, plot(series, describe, t("loss")), legend, differ ? h("p", {class: "small"}, t("losses_differ")) : null);
 }
 
 function table(head, rows) {
-  return h("div", {class: "scroll"}, h("table", {}, h("thead", {}, h("tr", {}, head.map((name, at) => h("th", {class: at ? "number" : ""}, name)))), h("tbody", {}, rows)));
+  return h("div", {class: "scroll"}, h("table", {}, h("thead", {}, h("tr", {}, head.map((name, at) => (at ? h("th", {class: "number"}, name) : h("td", {}, name))))), h("tbody", {}, rows)));
 }
 
 function drawScores(details) {

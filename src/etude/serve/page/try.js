@@ -1,6 +1,6 @@
 // The page on which runs are tried: a run, one of its abilities, an input, the answer.
 "use strict";
-import { clear, drawHead, getJson, h, lines, load, post, start } from "./common.js";
+import { clear, drawHead, getJson, h, keepFocus, lines, load, post, start } from "./common.js";
 import { has, t } from "./words.js";
 import { showAnalogy, showFill, showNeighbours, showPaths, showPrediction, showSimilarity, showTranslation } from "./answers.js";
 import { showAttention } from "./attention.js";
@@ -21,6 +21,7 @@ const ABILITIES = {
   },
   generate: {
     fields: () => [["input", "text", 4, t("generate_text")]],
+    optional: ["input"], // a text may begin with nothing
     options: [number("tokens", 60, 1, 1024), number("temperature", 1, 0, 5, 0.1), number("top_k", "", 1, 100000), number("top_p", "", 0.05, 1, 0.05), number("seed", "", 0, 1e9)],
     body: values => ({input: values.input}),
   },
@@ -32,6 +33,7 @@ const ABILITIES = {
   },
   attention: {
     wide: true,
+    optional: ["second"],
     fields: () => [["input", "text", 2, t("attention_text")], ["second", "second", 1, ""]],
     body: values => ({input: values.input.trim(), second: values.second.trim() || null}),
     show: answer => showAttention(answer),
@@ -86,12 +88,16 @@ function predictFields() {
   return [["input", inputs.length ? (inputs[0] === "tokens" ? "tokens_field" : "texts") : "input", 4, ""]];
 }
 
+function parse(line, at) {
+  try { return JSON.parse(line); } catch { throw new Error(t("bad_json").replace("{}", at + 1)); }
+}
+
 function predictInputs(values) {
   const list = listRole();
   if (list) return [{[state.run.roles[list[0]]]: values[list[0]].trim(), [state.run.roles[list[1]]]: lines(values[list[1]])}];
   const {inputs, columns} = state.run;
   if (inputs.length > 1) return [Object.fromEntries(inputs.map((role, at) => [columns[at], values[role].trim()]))];
-  return lines(values.input).map(line => (line.startsWith("{") ? JSON.parse(line) : line));
+  return lines(values.input).map((line, at) => (line.startsWith("{") ? parse(line, at) : line));
 }
 
 const title = (ability, run = state.run) => (ability === "predict" && has(`predict_${run.task}`) ? t(`predict_${run.task}`) : t(ability));
@@ -110,9 +116,12 @@ function draw() {
   document.title = `${state.run.name} – Etude`;
   byId("title").textContent = state.run.name;
   byId("lead").textContent = [describe(state.run), state.run.pairs.join(" → ")].filter(Boolean).join(" · ");
+  byId("runs").setAttribute("aria-label", t("runs"));
+  byId("tabs").setAttribute("aria-label", t("abilities"));
   clear(byId("runs")).append(...(runs.length < 2 ? [] : runs.map(run =>
-    h("button", {class: "pill", type: "button", "aria-pressed": String(run === state.run), onclick: () => choose(run)}, run.name, h("small", {}, describe(run))))));
-  byId("runs").querySelector("[aria-pressed=true]")?.scrollIntoView({block: "nearest", inline: "center"});
+    h("button", {class: "pill", type: "button", id: `run ${run.name}`, "aria-pressed": String(run === state.run), onclick: () => keepFocus(() => choose(run))}, run.name, h("small", {}, describe(run))))));
+  const pill = byId("runs").querySelector("[aria-pressed=true]");
+  if (pill) byId("runs").scrollLeft = pill.offsetLeft - (byId("runs").clientWidth - pill.offsetWidth) / 2; // scrollIntoView would take the keyboard along
   const abilities = ORDER.filter(name => state.run.endpoints.includes(name));
   clear(byId("tabs")).append(...abilities.map(name => h("button", {
     type: "button", role: "tab", id: `tab-${name}`, "aria-selected": String(name === state.ability), "aria-controls": "panel",
@@ -190,8 +199,16 @@ async function ask(kind, controls, answer, button, stop) {
   const body = {run: state.run.name};
   for (const option of kind.options || [])
     if (values[option.name] !== "") body[option.name] = option.choices ? values[option.name] : Number(values[option.name]);
+  const blank = kind.fields().find(([name]) => !values[name].trim() && !(kind.optional || []).includes(name));
+  for (const [name] of kind.fields()) controls[name].setAttribute("aria-invalid", String(blank?.[0] === name));
+  if (blank) {
+    clear(answer).append(h("p", {class: "problem", role: "alert"}, t("missing").replace("{}", t(blank[1]))));
+    controls[blank[0]].focus();
+    return;
+  }
   const cancel = state.cancel = new AbortController();
   button.disabled = true;
+  answer.setAttribute("aria-busy", "true"); // read aloud when it is whole, not piece by piece
   stop.hidden = state.ability !== "generate";
   const late = setTimeout(() => { if (!answer.childElementCount) answer.append(h("p", {class: "small"}, t("waiting"))); }, 400);
   clear(answer);
@@ -208,8 +225,10 @@ async function ask(kind, controls, answer, button, stop) {
     if (error.name !== "AbortError") clear(answer).append(h("p", {class: "problem", role: "alert"}, error.message));
   } finally {
     clearTimeout(late);
+    answer.setAttribute("aria-busy", "false");
     button.disabled = false;
     stop.hidden = true;
+    if (document.activeElement === document.body) button.focus({preventScroll: true}); // a disabled button loses it
   }
 }
 

@@ -15,6 +15,10 @@ const WORDS = {
   waiting: ["Working …", "계산하는 중 …"],
   loading: ["Loading …", "불러오는 중 …"],
   again: ["Try again", "다시 시도"],
+  missing: ["Write something in “{}”.", "“{}” 칸을 채워 주세요."],
+  bad_json: ["Line {} is not valid JSON.", "{}번째 줄이 올바른 JSON이 아닙니다."],
+  abilities: ["What this run can do", "이 실행이 할 수 있는 것"],
+  runs: ["Runs", "실행"],
   empty: ["The answer appears here.", "답이 여기에 나타납니다."],
   token_title: ["This server needs its token", "이 서버에는 토큰이 필요합니다"],
   token_lead: ["Whoever started it set one in ETUDE_TOKEN.", "서버를 시작한 사람이 ETUDE_TOKEN에 정해 두었습니다."],
@@ -56,7 +60,7 @@ const WORDS = {
   predict_similarity: ["Rate", "유사도 점수"],
   predict_relation: ["Relate", "관계"],
   predict_entity_typing: ["Type", "개체 유형"],
-  predict_lead: ["One input a line.", "한 줄에 입력 하나씩 쓰세요."],
+  predict_lead: ["One text a line.", "한 줄에 글 하나씩 쓰세요."],
   predict_parts_lead: ["Fill in the parts of the input.", "입력의 각 부분을 채우세요."],
   predict_json_lead: ["One JSON object a line.", "한 줄에 JSON 객체 하나씩 쓰세요."],
   // fields
@@ -82,6 +86,7 @@ const WORDS = {
   seed: ["Seed", "시드"],
   beams: ["Beams", "빔 수"],
   best: ["Translations", "번역 수"],
+  empty_translation: ["(an empty translation)", "(빈 번역)"],
   alternatives: ["Others, by score", "다른 번역과 점수"],
   pool: ["Pooling", "풀링"],
   // answers
