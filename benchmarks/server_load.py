@@ -13,7 +13,7 @@ limit is one of both; the CPU seconds of each stand beside it, which hold on a b
    second. The server of one request at a time has one thread or a thread a core, whichever answers more.
 3. arrivals at random (Poisson) at half of the limit just measured: p95 against the median of one client alone, which
    is measured right before, on the same server; with the size of batches and the CPU seconds of a request
-4. resident memory over --requests requests
+4. resident memory over --requests requests; 0: not measured
 """
 
 from __future__ import annotations
@@ -332,6 +332,8 @@ def main() -> None:
         single = max(statistics.median(limits[setup]) for setup in ALONE)
         print(f"throughput: {together:.0f}/s against {single:.0f}/s one at a time: {together / single:.2f} x")
         print(f"p95 at half load: {statistics.median(ratios):.2f} x the latency alone", flush=True)
+        if not options.requests:
+            return
         with serving(run, BATCHED) as (port, pid):
             part, sizes = options.requests // 10, []
             for _ in range(10):
