@@ -7,7 +7,8 @@
 `writing:K` dies by SIGKILL with the checkpoint of step K written but not yet renamed, `half:K` with only part of it on
 the disk, `evaluation:K` after the first batch of the evaluation at step K; `term:K` sends itself SIGTERM in step K.
 `step:K@R`, and likewise the others, happens to rank R alone; `stop:K@R` is SIGSTOP, as a network that stalls;
-`loader:K@R` fails to build the batches of step K, `slow:K@R` builds them for some seconds.
+`loader:K@R` fails to build the batches of step K, `slow:K@R` builds them for some seconds; `cut` is as `never`, for a
+test that cuts a network, with less patience.
 """
 
 from __future__ import annotations
@@ -31,12 +32,19 @@ from etude.train.loader import Loader, Step
 from etude.train.loop import Loop
 
 
+def note_fault() -> None:
+    """Leave a file of this moment: a test measures from it how long the others take to end."""
+    Path(os.environ.get("ETUDE_RANK_LOGS", "/tmp"), "fault").touch()
+
+
 def arm(moment: str) -> None:
     what, _, number = moment.partition(":")
     number, _, rank = number.partition("@")
-    if what in ("stop", "slow"):  # as patient as a test can be; all ranks
-        watch.SILENCE, watch.SLOW, watch.INTERVAL = (2.0, 60.0, 0.2) if what == "stop" else (20.0, 0.6, 0.2)
-    if what == "never" or (rank and rank != os.environ["RANK"]):
+    if what in ("stop", "slow", "cut"):  # as patient as a test can be; all ranks
+        watch.SILENCE, watch.SLOW, watch.INTERVAL = (20.0, 0.6, 0.2) if what == "slow" else (2.0, 60.0, 0.2)
+    if what == "cut":
+        watch.SILENCE = 10.0
+    if what in ("never", "cut") or (rank and rank != os.environ["RANK"]):
         return
     step = int(number)
     build = Loader.step
@@ -55,9 +63,11 @@ def arm(moment: str) -> None:
         if work.number + 1 == step and what == "term":
             os.kill(os.getpid(), signal.SIGTERM)
         if work.number + 1 == step and what == "stop":
+            note_fault()
             os.kill(os.getpid(), signal.SIGSTOP)
         advance(self, work)
         if work.number + 1 == step and what == "step":
+            note_fault()
             os.kill(os.getpid(), signal.SIGKILL)
 
     def dying_place(writing: Path, target: Path) -> None:

@@ -3,7 +3,8 @@
 Every process tells torch's store, a key-value server beside the run (TCPStore), that it is alive and what it does. The
 first one reads all of these, the others read the first one's: so a process that was killed or stopped, or a machine or
 a network that stalls, is known after SILENCE seconds, whatever the others wait for. The first to know writes a verdict
-to the store; all read it and end. `torchrun --max-restarts` starts them again.
+to the store; all read it and end. `torchrun --max-restarts` starts them again. Machines that reach the store but not
+each other are known as soon (train/reach.py).
 
 Nothing here looks at what is trained: a slow step, a long compilation or a large checkpoint is no fault, since the
 thread that tells the store goes on meanwhile.
@@ -27,6 +28,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore  # what torch.distributed offers, under a name that has a type
 
 from etude.errors import UserError
+from etude.train import reach
+from etude.train.reach import Reach
 
 INTERVAL = 1.0  # seconds between two words to the store
 SILENCE = 20.0  # seconds without a word after which a process is lost; torchrun then takes up to 30 to end the others
@@ -76,6 +79,11 @@ class Watch:
             threading.Thread(target=function, daemon=True, name="etude-watch")
             for function in (self._watch_processes, self._watch_store)
         ]
+        # where there are several machines, their first processes try to reach each other
+        self.reach = Reach(os.environ["MASTER_ADDR"]) if local_rank == 0 and local_size < size else None
+        if self.reach is not None:
+            self.threads.append(threading.Thread(target=self._watch_machines, daemon=True, name="etude-watch"))
+        self.store.set(self._key(f"address/{rank}"), self.reach.address if self.reach is not None else "")
         self._tell()
         if rank == 0:
             self.store.set(self._key("verdict"), "")
@@ -83,6 +91,10 @@ class Watch:
     def start(self) -> None:
         """Begin to watch; all processes have told the store by now."""
         self.neighbours = self._read(self.local)
+        if self.reach is not None:
+            others = [rank for rank in range(self.size) if rank not in self.local]
+            addresses = self.store.multi_get([self._key(f"address/{rank}") for rank in others])
+            self.reach.set_peers({rank: place.decode() for rank, place in zip(others, addresses, strict=True)})
         self.answered = time.monotonic()
         for thread in self.threads:
             thread.start()
@@ -93,12 +105,14 @@ class Watch:
         for thread in self.threads:
             if thread.is_alive():
                 thread.join(2 * INTERVAL)
+        if self.reach is not None:
+            self.reach.close()
 
     def set_activity(self, activity: str) -> None:
         """Note what this process does now."""
         self.activity, self.since = activity, time.monotonic()
 
-    # --- the thread ---------------------------------------------------------------------------------
+    # --- the threads ---------------------------------------------------------------------------------
 
     def _watch_processes(self) -> None:
         """Tell the store that this process lives, and read what others told; end with a verdict."""
@@ -121,6 +135,32 @@ class Watch:
         while not self.ended.wait(INTERVAL):
             if time.monotonic() - self.answered > SILENCE + INTERVAL:
                 self._end(1, self._describe_lost_store(), self._speaks_for_machine())
+
+    def _watch_machines(self) -> None:
+        """End the run where another machine does not answer this one for too long, although it tells the store."""
+        assert self.reach is not None
+        while not self.ended.wait(min(SILENCE / 4, reach.PROBE_INTERVAL)):
+            for rank, seconds in self.reach.probe().items():
+                if seconds > SILENCE and not self.ended.is_set() and self._is_telling(rank):
+                    with suppress(RuntimeError, OSError):
+                        beats = self._read(range(self.rank, self.rank + 1)) | self._read(range(rank, rank + 1))
+                        first, second = sorted(beats)
+                        message = (
+                            f"{beats[first].describe(first)} and {beats[second].describe(second)} have not reached "
+                            f"each other for {seconds:.0f} s, although both reach the store: the network between their "
+                            f"machines is cut. The run ends. {ADVICE}"
+                        )
+                        self._end(1, message, self._write_verdict(1, message))
+
+    def _is_telling(self, rank: int) -> bool:
+        """Whether a process tells the store that it lives; one that does not is judged by its silence."""
+        with suppress(RuntimeError, OSError):
+            numbers = []
+            for _ in range(2):
+                numbers.append(self._read(range(rank, rank + 1))[rank].number)
+                self.ended.wait(2 * INTERVAL)
+            return numbers[0] != numbers[1]
+        return False
 
     def _judge(self, beats: dict[int, Beat]) -> None:
         """Report slow loaders; end the run where a process is silent."""
