@@ -15,6 +15,7 @@ from etude.pick.candidates import (
     GPU_CANDIDATES,
     VECTORS,
     parse_candidates,
+    plan_parallel_rounds,
     plan_rounds,
     plan_shared_rounds,
 )
@@ -41,6 +42,20 @@ def test_fewer_enter_where_the_time_is_short() -> None:
     assert plan_rounds(4, 130, 5, 25)[0] == 2
     assert plan_rounds(4, 40, 5, 25) == (1, [plan_rounds(1, 40, 5, 25)[1][0]])
     assert plan_rounds(4, 20, 5, 25) == (0, [])
+
+
+@given(st.integers(1, 8), st.integers(1, 9), st.floats(1, 10_000), st.floats(0, 60), st.floats(1, 60))
+def test_parallel_rounds_grow_and_fit(count: int, slots: int, seconds: float, overhead: float, minimum: float) -> None:
+    entering, rounds = plan_parallel_rounds(count, slots, seconds, overhead, minimum)
+    if not entering:
+        assert not rounds and seconds - overhead < minimum
+        return
+    assert entering <= count and rounds[-1].survivors == 1 and rounds[0].seconds >= minimum
+    sizes = [entering, *(each.survivors for each in rounds[:-1])]
+    total = sum(-(-size // slots) * (each.seconds + overhead) for size, each in zip(sizes, rounds, strict=True))
+    assert total == pytest.approx(seconds)
+    if slots == 1:
+        assert (entering, rounds) == plan_rounds(count, seconds, overhead, minimum)
 
 
 @given(st.integers(1, 8), st.integers(1, 4), st.floats(1, 10_000), st.floats(0, 60), st.floats(1, 60))

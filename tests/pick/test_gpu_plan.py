@@ -54,6 +54,8 @@ class SimulatedJob:
 class SimulatedPool:
     """Processes that take all the seconds of a job, each beginning when a slot is free."""
 
+    shares_device = True
+
     def __init__(self, slots: int, clock: FakeTime, store: CellStore, speed: float) -> None:
         self.slots, self.clock, self.store, self.speed = slots, clock, store, speed
         self.free = [clock.seconds] * slots

@@ -28,8 +28,8 @@ from etude.study.cells import CellStore
 class FakePool:
     """Does at once what its processes would do, or fails."""
 
-    def __init__(self, slots: int, store: CellStore, failing: tuple[str, ...] = ()) -> None:
-        self.slots, self.store, self.failing = slots, store, failing
+    def __init__(self, slots: int, store: CellStore, failing: tuple[str, ...] = (), shares_device: bool = True) -> None:
+        self.slots, self.store, self.failing, self.shares_device = slots, store, failing, shares_device
         self.jobs: list[Job] = []
 
     def submit(self, job: Job) -> Future[str | None]:
@@ -104,6 +104,19 @@ def test_all_at_once_then_the_better_half_for_longer(race: Race, monkeypatch: py
     walls = [job.seconds or 0 for job in (pool.jobs[0], pool.jobs[4])]
     assert sum(walls) <= 0.6 * 600, "both rounds end within their share of the time"
     assert all(job.deadline <= time.monotonic() + 600 for job in pool.jobs)
+
+
+@pytest.mark.usefixtures("scores")
+def test_machines_of_their_own_take_no_longer_together(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
+    race.device = "cpu"
+    pool = FakePool(2, race.store, shares_device=False)
+    tuned = run_shared(race, pool, monkeypatch)
+    assert [job.work["name"].split()[0] for job in pool.jobs] == ["one", "two", "three", "four", "two", "four", "two"]
+    assert [name.split()[0] for name in tuned] == ["two"]
+    minutes = [job.work["minutes"] for job in pool.jobs]
+    assert minutes[4] == pytest.approx(2 * minutes[0], rel=0.05)
+    # four on two machines, then two, then one, within their share of ten minutes
+    assert 2 * minutes[0] + minutes[4] + minutes[6] <= 0.6 * 10
 
 
 @pytest.mark.usefixtures("scores")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +21,38 @@ from tests.study.tiny_study import TINY
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def cluster() -> Iterator[Any]:
+def start_patiently(start: Callable[[], Any]) -> Any:
+    """Start a machine of a cluster; on a busy one Ray's own patience of 30 s is too short."""
+    for _ in range(4):
+        try:
+            return start()
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+    return start()
+
+
+@contextmanager
+def open_cluster() -> Iterator[Any]:
     """A head that runs nothing, and one machine beside it, both of them on this one."""
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'etude[ray]'")
     import ray
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-    cluster.add_node(num_cpus=1, num_gpus=1)
+    cluster = start_patiently(lambda: Cluster(initialize_head=True, head_node_args={"num_cpus": 0}))
+    start_patiently(lambda: cluster.add_node(num_cpus=1, num_gpus=1))
     names = ["src", ".", *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     variables = {"PYTHONPATH": os.pathsep.join(str(Path(name).resolve()) for name in names), "OMP_NUM_THREADS": "1"}
     ray.init(address=cluster.address, runtime_env={"env_vars": variables}, log_to_driver=False)
     yield cluster
     ray.shutdown()
     cluster.shutdown()
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    with open_cluster() as cluster:
+        yield cluster
 
 
 def _meet_others(cell: str, folder: str) -> str:
@@ -55,7 +73,7 @@ def test_a_lost_cell_goes_elsewhere_and_small_cells_share_a_gpu(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executors, "_run_remote", _meet_others)
-    second = cluster.add_node(num_cpus=1)
+    second = start_patiently(lambda: cluster.add_node(num_cpus=1))
     together = {"others": "begun-k*", "count": 4, "seconds": 0}
     needs = {"cpus": 0.25, "gpus": 0.25}
     small = [Cell(f"k{number}", "majority", "", together, {}, needs=needs) for number in range(4)]
@@ -81,7 +99,7 @@ def test_a_whole_study_loses_a_machine_and_gains_another(
 ) -> None:
     import ray
 
-    second = cluster.add_node(num_cpus=1)
+    second = start_patiently(lambda: cluster.add_node(num_cpus=1))
     file, plain, lossy = tmp_path / "tiny.yaml", tmp_path / "plain", tmp_path / "lossy"
     file.write_text(TINY, encoding="utf-8")
     end(start(file, plain))

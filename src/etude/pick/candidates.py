@@ -105,6 +105,21 @@ def plan_rounds(count: int, seconds: float, overhead: float, minimum: float) -> 
     return 0, []
 
 
+def plan_parallel_rounds(
+    count: int, slots: int, seconds: float, overhead: float, minimum: float
+) -> tuple[int, list[Round]]:
+    """Return how many candidates enter, and the rounds where `slots` of them run at once, each on its own machine."""
+    for entering in range(count, 0, -1):
+        sizes = [entering]
+        while sizes[-1] > 1:
+            sizes.append(-(-sizes[-1] // 2))
+        turns = [-(-size // slots) for size in sizes]
+        first = (seconds - overhead * sum(turns)) / sum(turn * 2**number for number, turn in enumerate(turns))
+        if first >= minimum:
+            return entering, [Round(first * 2**number, left) for number, left in enumerate([*sizes[1:], 1])]
+    return 0, []
+
+
 def plan_shared_rounds(
     count: int, slots: int, seconds: float, overhead: float, minimum: float
 ) -> tuple[int, list[Round]]:

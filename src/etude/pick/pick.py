@@ -14,7 +14,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from etude.baselines import registry as baselines
 from etude.baselines.base import is_baseline
@@ -117,6 +117,7 @@ def pick(
     accuracy: float | None = None,
     device: str | None = None,
     seed: int = 0,
+    on: Literal["here", "ray"] = "here",
     begin: float | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> PickResult:
@@ -162,8 +163,7 @@ def pick(
         return finished
     (out / CHECKSUMS).unlink(missing_ok=True)
     journal.start(60 * minutes, time.monotonic() - begin)
-    slots = count_slots(device)
-    pool = WorkerPool(slots, out) if slots > 1 else None
+    pool = _open_pool(on, device, out)
     loading = journal.decide("loading", lambda: loading)
     race = Race(data, journal, CellStore(out / "cells"), device, seed, on_progress, pool, loading)
     (out / "cells").mkdir(exist_ok=True)
@@ -187,6 +187,16 @@ def pick(
     journal.save()
     write_checksums(out, (JOURNAL, RESULTS))
     return PickResult(out, results)
+
+
+def _open_pool(on: Literal["here", "ray"], device: str, out: Path) -> WorkerPool | None:
+    """Processes that share a GPU, or a cluster; None where this process does everything."""
+    if on == "ray":
+        from etude.pick.ray_pool import RayPool
+
+        return RayPool(out, device)
+    slots = count_slots(device)
+    return WorkerPool(slots, out) if slots > 1 else None
 
 
 def _check_device(device: str | None) -> str:

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 
 from etude.errors import UserError
 from etude.pick import candidates as candidate_list
-from etude.pick.candidates import Round, plan_rounds, plan_shared_rounds
+from etude.pick.candidates import Round, plan_parallel_rounds, plan_rounds, plan_shared_rounds
 from etude.pick.clock import OutOfTime
 from etude.pick.encoders import Candidate, Encoder, Pretraining, plan_pretraining, read_encoder, run_pretraining
 from etude.pick.fine_tuning import run_tuned
@@ -131,7 +131,7 @@ def _note_no_time(race: Race, stage: str, needed: float) -> None:
 
 
 class SharedRounds:
-    """Rounds whose candidates run at once, each in a process of its own on one GPU."""
+    """Rounds whose candidates run at once, each in a process of its own: on one GPU, or on machines of a cluster."""
 
     stage = "pre-training"
 
@@ -139,9 +139,10 @@ class SharedRounds:
         self, race: Race, pool: WorkerPool, entering: Sequence[Candidate], text: PickText, share: float
     ) -> None:
         self.race, self.pool, self.text = race, pool, text
-        overhead, minimum = OVERHEAD["cuda"], candidate_list.FIRST_ROUND_SECONDS["cuda"]
+        overhead, minimum = OVERHEAD[race.device], candidate_list.FIRST_ROUND_SECONDS[race.device]
+        plan = plan_shared_rounds if pool.shares_device else plan_parallel_rounds
         seconds = race.journal.decide("pretrain shared", lambda: share * (race.clock.left - race.reserve()))
-        count, self.rounds = plan_shared_rounds(len(entering), pool.slots, seconds, overhead, minimum)
+        count, self.rounds = plan(len(entering), pool.slots, seconds, overhead, minimum)
         if not count:
             _note_no_time(race, self.stage, (overhead + minimum) / share)
         self.alive = list(entering[:count])
@@ -169,16 +170,19 @@ class SharedRounds:
 
     def _submit(self, planned: Round) -> None:
         race, together = self.race, min(self.pool.slots, len(self.alive))
-        seconds = planned.seconds * together  # those that share the card take as many times longer
+        shares = self.pool.shares_device
+        seconds = planned.seconds * (together if shares else 1)  # those that share a card take as many times longer
+        is_timed = not shares and race.device == "cpu"
         work = [
-            (each, plan_candidate(race, each, self.text, seconds, race.device, is_timed=False)) for each in self.alive
+            (each, plan_candidate(race, each, self.text, seconds, race.device, is_timed=is_timed))
+            for each in self.alive
         ]
         names = ", ".join(each.label["en"] for each, pretraining in work if pretraining is not None)
         race.on_progress(f"pre-training {names}, {together} at once, for {format_seconds(seconds)}")
         for candidate, pretraining in work:
             if pretraining is not None:
                 job = Job("pretrain", pretraining.json(), race.store.folder, race.clock.deadline(race.reserve()),
-                          seconds + OVERHEAD["cuda"])  # fmt: skip
+                          (SLOWER * seconds if is_timed else seconds) + OVERHEAD[race.device])  # fmt: skip
                 self.pending.append((candidate, pretraining, self.pool.submit(job)))
 
     def _collect(self) -> list[tuple[Candidate, Encoder]]:

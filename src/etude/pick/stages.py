@@ -37,7 +37,8 @@ def run_race(
     Recipes that the user named are tried whether they can pay or not (`must_pay`).
     """
     continued = [candidate for _, candidate in starts]
-    pool = open_pool(race) if race.device == "cuda" and text is not None else None
+    on_cluster = race.pool is not None and not race.pool.shares_device
+    pool = open_pool(race) if race.device == "cuda" and text is not None and not on_cluster else None
     with closing(pool) if pool is not None else nullcontext():
         shared = None
         if pool is not None and text is not None:
@@ -61,6 +62,11 @@ def run_race(
         if text is not None and not vectors_first:
             run_vectors(race, text, VECTOR_SHARE)
         if shared is not None:
+            shared.finish()
+        elif text is not None and on_cluster and (continued or scratch):
+            assert race.pool is not None
+            shared = SharedRounds(race, race.pool, [*continued, *scratch], text, PRETRAIN_SHARE)
+            shared.start()
             shared.finish()
         elif text is not None:
             if continued:

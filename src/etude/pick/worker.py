@@ -33,30 +33,36 @@ def run_job(job: dict[str, Any]) -> None:
         run_tuning(store, Tuning(**job["work"]), deadline)
 
 
+def answer_job(job: dict[str, Any]) -> dict[str, Any]:
+    """Do one piece of work; the answer is its error, or None, and whether it is one of writing."""
+    from etude.errors import UserError, explain_os_error
+    from etude.pick.clock import OutOfTime
+
+    error, unwritten = None, False
+    try:
+        run_job(job)
+    except OutOfTime:
+        error = "there was no time for it"
+    except UserError as problem:
+        error = str(problem)
+    except OSError as problem:
+        error, unwritten = explain_os_error(problem) or repr(problem), True
+    except Exception as problem:
+        traceback.print_exc()
+        error = f"{type(problem).__name__}: {problem}"
+    return {"error": error, "unwritten": unwritten}
+
+
 def main() -> None:
     requests: queue.Queue[str] = queue.Queue()
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints goes where messages go, not into the answers
     start_reader(requests)
 
-    from etude.errors import UserError, explain_os_error
-    from etude.pick.clock import OutOfTime
-
     while True:
-        job, error, unwritten = json.loads(requests.get()), None, False
-        try:
-            run_job(job)
-        except OutOfTime:
-            error = "there was no time for it"
-        except UserError as problem:
-            error = str(problem)
-        except OSError as problem:
-            error, unwritten = explain_os_error(problem) or repr(problem), True
-        except Exception as problem:
-            traceback.print_exc()
-            error = f"{type(problem).__name__}: {problem}"
+        answer = answer_job(json.loads(requests.get()))
         sys.stderr.flush()
-        replies.write(json.dumps({"error": error, "unwritten": unwritten}) + "\n")
+        replies.write(json.dumps(answer) + "\n")
         replies.flush()
 
 

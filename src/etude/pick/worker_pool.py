@@ -61,6 +61,8 @@ class Job:
 class WorkerPool:
     """`slots` processes at most; each starts when it is first needed. Messages of theirs go to a file in `folder`."""
 
+    shares_device = True  # so those that run at once take as many times longer
+
     def __init__(self, slots: int, folder: Path) -> None:
         self.slots, self.folder = slots, folder
         self.idle: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()

@@ -172,6 +172,20 @@ class RayTask:
     machines: frozenset[str]
 
 
+def connect_ray(ray: Any) -> None:
+    """Connect to the cluster that RAY_ADDRESS names; without one, this machine is it. Workers import this code."""
+    paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {"PYTHONPATH": os.pathsep.join(paths)}
+    if os.environ.get("OMP_NUM_THREADS"):
+        variables["OMP_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"]
+    ray.init(runtime_env={"env_vars": variables}, log_to_driver=False, logging_level="ERROR")
+
+
+def list_machines(ray: Any) -> frozenset[str]:
+    """Return the machines of a cluster that live, as Ray names them."""
+    return frozenset(node["NodeID"] for node in ray.nodes() if node["Alive"])
+
+
 class RayExecutor:
     """Runs each cell as a Ray task. All machines must see the study's folder under the same path.
 
@@ -199,12 +213,7 @@ class RayExecutor:
 
     def __enter__(self) -> Self:
         if self.owns_cluster:
-            paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-            variables = {"PYTHONPATH": os.pathsep.join(paths)}
-            if os.environ.get("OMP_NUM_THREADS"):
-                variables["OMP_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"]
-            # an address in the environment (RAY_ADDRESS) names a cluster; without one, this machine is it
-            self.ray.init(runtime_env={"env_vars": variables}, log_to_driver=False, logging_level="ERROR")
+            connect_ray(self.ray)
         return self
 
     def submit(self, cell: Cell) -> None:
@@ -216,7 +225,7 @@ class RayExecutor:
             num_cpus=cell.needs.get("cpus", 1), num_gpus=cell.needs.get("gpus", 0), max_retries=0
         )
         result = task.remote(cell.dump(), str(self.folder))
-        self.running[result] = RayTask(cell, deaths, self._list_machines())
+        self.running[result] = RayTask(cell, deaths, list_machines(self.ray))
 
     def wait(self) -> CellResult:
         while True:
@@ -225,13 +234,10 @@ class RayExecutor:
             try:
                 return CellResult(**json.loads(self.ray.get(ready[0])))
             except Exception as error:  # a node that went, a worker that was killed: Ray has many classes for it
-                is_lost = type(error).__name__ == "NodeDiedError" or not task.machines <= self._list_machines()
+                is_lost = type(error).__name__ == "NodeDiedError" or not task.machines <= list_machines(self.ray)
                 if not is_lost and task.deaths >= RETRIES:
                     return CellResult(task.cell.key, f"Ray lost it: {str(error).strip().splitlines()[-1]}")
                 self._submit(task.cell, task.deaths + (not is_lost))
-
-    def _list_machines(self) -> frozenset[str]:
-        return frozenset(node["NodeID"] for node in self.ray.nodes() if node["Alive"])
 
     def __exit__(self, *_: Any) -> None:
         if self.owns_cluster:

@@ -210,6 +210,7 @@ def pick(
     accuracy: float | None = None,
     device: str | None = None,
     seed: int = 0,
+    on: Literal["here", "ray"] = "here",
     on_progress: Callable[[str], None] | None = None,
 ) -> PickResult:
     """Find the best model for your labels in the minutes you have, with an honest score.
@@ -237,6 +238,7 @@ def pick(
         accuracy: Answer "don't know" where the answers would be right less often than this, as in 0.95.
         device: cpu or cuda; a GPU if there is one.
         seed: Of splits, draws and first weights.
+        on: Where models are pre-trained and fine-tuned: here, or on ray, a cluster that sees the same folders.
         on_progress: Receives a line for each contender and round.
     """
     import time
@@ -268,6 +270,7 @@ def pick(
         accuracy=accuracy,
         device=device,
         seed=seed,
+        on=on,
         begin=begin,
         on_progress=on_progress or (lambda _: None),
     )
