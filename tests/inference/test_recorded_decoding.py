@@ -115,6 +115,27 @@ def test_weights_that_moved_are_recorded_anew(monkeypatch: pytest.MonkeyPatch) -
     assert after == generate(model, prompts_of(2), SAMPLINGS["greedy"], cached=False)
 
 
+def test_a_stage_made_in_inference_mode_serves_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    record_on_cpu(monkeypatch, Recorder())
+    model, asked = decoder(context=64), Sampling(tokens=20, temperature=0, past_end=True)
+    with torch.inference_mode():
+        texts = generate(model, prompts_of(3), asked)
+    assert generate(model, prompts_of(3), asked) == texts
+
+
+def test_no_step_keeps_what_gradients_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    record_on_cpu(monkeypatch, Recorder())
+    draw, modes = Sampling.draw, list[bool]()
+
+    def watch(self: Sampling, logits: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        modes.append(logits.requires_grad or torch.is_grad_enabled())
+        return draw(self, logits, keys)
+
+    monkeypatch.setattr(Sampling, "draw", watch)
+    generate(decoder(context=64), prompts_of(2), Sampling(tokens=20, temperature=0, past_end=True))
+    assert len(modes) == 20 and not any(modes)
+
+
 def test_a_host_waits_once_for_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first steps of a room are not recorded yet, but nobody waits for these either."""
     record_on_cpu(monkeypatch, Recorder())

@@ -54,7 +54,9 @@ class Replay:
     def replay(self) -> Sums:
         self.replays += 1
         for name, value in self.function().items():
-            self.sums.setdefault(name, torch.empty_like(value)).copy_(value)
+            with torch.inference_mode(False):  # the memory of a graph knows no modes
+                result = self.sums.setdefault(name, torch.empty_like(value))
+            result.copy_(value)
         return self.sums
 
 

@@ -58,9 +58,11 @@ class Reader:
         self.compute_logits = _make_scorer(loaded)
         self.recorded: RecordedSteps | None = None
         if self.cache is not None and self._records():
-            if loaded.step_recorder is None or not loaded.step_recorder.fits(self.model):
+            if loaded.step_recorder is None or not loaded.step_recorder.fits(self.model, self.objective):
                 graphs = CudaGraphs(self.device, frees_memory=False)
-                loaded.step_recorder = StepRecorder(self.model, self.compute_logits, self.device, graphs)
+                loaded.step_recorder = StepRecorder(
+                    self.model, self.objective, self.compute_logits, self.device, graphs
+                )
             self.recorded = RecordedSteps(loaded.step_recorder, self.cache)
 
     def _records(self) -> bool:
@@ -107,6 +109,7 @@ class Reader:
             logits = self._read(new + [[] for _ in self.rows[len(new) :]])
         return logits if len(self.active) == len(self.rows) else logits[torch.from_numpy(self.active).to(logits.device)]
 
+    @torch.no_grad()
     def write(self, draw: Drawing, logits: Tensor | None = None) -> list[list[int]]:
         """Write one or more tokens of each sequence, up to `draw.steps`: (steps, S).
 

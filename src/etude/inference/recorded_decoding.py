@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from etude.models.base import Model
 from etude.nn.attention.kv_cache import KVCache
@@ -47,13 +47,14 @@ class StepRecorder:
     def __init__(
         self,
         model: Model,
+        objective: nn.Module,
         logits: Callable[[States], Tensor],
         device: torch.device,
         new_graph: Callable[[], Graph],
     ) -> None:
-        """`logits` are those of the next tokens, (S, V), from states (S, D)."""
+        """`logits` are those of the next tokens, (S, V), from states (S, D), by weights of model and objective."""
         self.model, self.logits, self.device, self.new_graph = model, logits, device, new_graph
-        self.weights = find_weights(model)
+        self.weights = find_weights(model, objective)
         self.is_recordable = True
         self.kept_bytes = KEPT_BYTES
         if device.type == "cuda":
@@ -61,9 +62,9 @@ class StepRecorder:
         self.unused: list[Stage] = []  # the one used last is the last
         self._lock = threading.Lock()
 
-    def fits(self, model: Model) -> bool:
-        """Whether the weights of a model lie where recordings read them."""
-        return self.weights == find_weights(model)
+    def fits(self, model: Model, objective: nn.Module) -> bool:
+        """Whether the weights of a model and its objective lie where recordings read them."""
+        return self.weights == find_weights(model, objective)
 
     def take_stage(self, cache: KVCache, room: int) -> Stage:
         """A stage for the sequences of a cache, which belongs to the caller until it is returned."""
@@ -71,7 +72,8 @@ class StepRecorder:
             for number, stage in enumerate(self.unused):
                 if stage.step.suits(cache, room):
                     return self.unused.pop(number)
-        return Stage(StaticStep(cache, room, self.device), self.new_graph())
+        with torch.inference_mode(False):  # whoever comes next may write to it without that mode
+            return Stage(StaticStep(cache, room, self.device), self.new_graph())
 
     def return_stage(self, stage: Stage) -> None:
         """Keep a stage for others."""

@@ -137,6 +137,6 @@ def try_record(graph: Graph, function: Callable[[], Tensors], subject: str) -> b
     return True
 
 
-def find_weights(model: nn.Module) -> tuple[int, ...]:
-    """Where the weights of a model lie: a recording is valid as long as they stay there."""
-    return tuple(tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers()))
+def find_weights(*modules: nn.Module) -> tuple[int, ...]:
+    """Where the weights of modules lie: a recording is valid as long as they stay there."""
+    return tuple(tensor.data_ptr() for module in modules for tensor in (*module.parameters(), *module.buffers()))

@@ -89,9 +89,9 @@ class KVCache:
 
     def move(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         """Go on in other buffers, of as many sequences and with as much room or more."""
-        for mine, others in ((self.keys, keys), (self.values, values)):
-            for buffer, other in zip(mine, others, strict=True):
-                other[:, : buffer.shape[1]] = buffer
+        for buffers, targets in ((self.keys, keys), (self.values, values)):
+            for buffer, target in zip(buffers, targets, strict=True):
+                target[:, : buffer.shape[1]] = buffer
         self.keys, self.values = list(keys), list(values)
 
     def append(self, count: int) -> None:
@@ -144,8 +144,8 @@ class LockstepCache(KVCache):
         tokens = torch.arange(length, device=rows.device)
         sources = rows[:, None] if cache._origins is None else cache._origins[rows, :length].long()
         for mine, theirs in ((self.keys, cache.keys), (self.values, cache.values)):
-            for buffer, other in zip(mine, theirs, strict=True):
-                buffer[: len(rows), :length] = other[sources, tokens]
+            for buffer, stored in zip(mine, theirs, strict=True):
+                buffer[: len(rows), :length] = stored[sources, tokens]
         self._origins.copy_(torch.arange(len(self._origins), device=rows.device)[:, None])
         self.place.fill_(length)
 

@@ -64,10 +64,10 @@ def _forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _slope(own, other, own_imaginary, other_imaginary, weight, kind: tl.constexpr):  # type: ignore[no-untyped-def]
+def _slope(own, partner, own_imaginary, partner_imaginary, weight, kind: tl.constexpr):  # type: ignore[no-untyped-def]
     """The slope of the distance along `own` times a weight: of the real and of the imaginary part."""
-    difference = own - other
-    imaginary = own_imaginary - other_imaginary
+    difference = own - partner
+    imaginary = own_imaginary - partner_imaginary
     if kind == 0:
         real_slope = tl.where(difference > 0, weight, tl.where(difference < 0, -weight, 0.0))
         imaginary_slope = real_slope
@@ -83,13 +83,13 @@ def _slope(own, other, own_imaginary, other_imaginary, weight, kind: tl.constexp
 
 @triton.jit
 def _slopes(  # type: ignore[no-untyped-def]
-    rows, others, other_rows, places, bounds, weights, out, count, width, per_query, by_table: tl.constexpr,
+    rows, partners, partner_rows, places, bounds, weights, out, count, width, per_query, by_table: tl.constexpr,
     kind: tl.constexpr, tile: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """out (A, D): for each row the sum over its pairs of their weight times the slope.
 
-    Of queries (`by_table` 0): pair k of row a is the place a * count + k, the other is others[other_rows[place]].
-    Of the table: pairs of row a are places[bounds[a] : bounds[a + 1]], the other is others[place // per_query].
+    Of queries (`by_table` 0): pair k of row a is the place a * count + k, its partner is partners[partner_rows[place]].
+    Of the table: pairs of row a are places[bounds[a] : bounds[a + 1]], its partner is partners[place // per_query].
     """
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * block + tl.arange(0, block)
@@ -113,19 +113,19 @@ def _slopes(  # type: ignore[no-untyped-def]
         inside = pairs < end
         if by_table:
             place = tl.load(places + pairs, mask=inside, other=0).to(tl.int64)
-            other_row = place // per_query
+            partner_row = place // per_query
         else:
             place = pairs
-            other_row = tl.load(other_rows + place, mask=inside, other=0).to(tl.int64)
+            partner_row = tl.load(partner_rows + place, mask=inside, other=0).to(tl.int64)
         weight = tl.load(weights + place, mask=inside, other=0.0)[:, None]
         mask = inside[:, None] & valid[None, :]
-        starts = others + other_row[:, None] * width + columns[None, :]
-        other = tl.load(starts, mask=mask, other=0.0)
-        other_imaginary = other
+        starts = partners + partner_row[:, None] * width + columns[None, :]
+        partner = tl.load(starts, mask=mask, other=0.0)
+        partner_imaginary = partner
         if kind == 2:
-            other_imaginary = tl.load(starts + half, mask=mask, other=0.0)
+            partner_imaginary = tl.load(starts + half, mask=mask, other=0.0)
         real_slope, imaginary_slope = _slope(
-            own[None, :], other, own_imaginary[None, :], other_imaginary, weight, kind
+            own[None, :], partner, own_imaginary[None, :], partner_imaginary, weight, kind
         )  # fmt: skip
         total += real_slope
         if kind == 2:

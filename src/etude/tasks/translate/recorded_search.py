@@ -120,10 +120,12 @@ class SearchRecorder:
         if stage is None:
             if len(self.stages) >= STAGES:
                 self.stages.pop(next(iter(self.stages)))
-            static = decoding.new_static(shape.sources, shape.source_length, shape.room)
-            if static is None:
-                return None
-            stage = Stage(static, beams.new_static(shape.sources, shape.limit), self.log_probs, self.new_graph(), shape)
+            with torch.inference_mode(False):  # a later search may write to it without that mode
+                static = decoding.new_static(shape.sources, shape.source_length, shape.room)
+                if static is None:
+                    return None
+                targets = beams.new_static(shape.sources, shape.limit)
+            stage = Stage(static, targets, self.log_probs, self.new_graph(), shape)
         self.stages[shape] = stage
         return stage
 
