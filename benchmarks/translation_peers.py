@@ -13,6 +13,7 @@ machine). `pip install --no-deps --target FOLDER` and PYTHONPATH=FOLDER suffice;
 
 from __future__ import annotations
 
+import copy
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -120,6 +121,11 @@ def recipe_settings(size: Size) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def for_decoding(module: Any, device: torch.device) -> Any:
+    """A copy with weights in bfloat16 on a GPU, as both libraries offer: autocast would convert them at every step."""
+    return copy.deepcopy(module).to(torch.bfloat16) if device.type == "cuda" else module
+
+
 class Etude(Side):
     """Packed on both sides."""
 
@@ -143,6 +149,7 @@ class Etude(Side):
     def step(self) -> int:
         step = next(self.batches)
         self.loop.advance(step)
+        self.loaded = None
         if self.loop.recorder is not None:
             recorded = sum(recording.is_recorded for recording in self.loop.recorder.recordings.values())
             self.steps_since = self.steps_since + 1 if recorded == self.recorded else 0
@@ -158,10 +165,9 @@ class Etude(Side):
         self.model.eval()
         self.objective.eval()
         if self.loaded is None:  # keeps what it recorded, as a server does
-            self.loaded = LoadedModel(self.model, self.objective, self.tokenizer, str(self.device))
-        half = torch.autocast("cuda", dtype=torch.bfloat16) if self.device.type == "cuda" else nullcontext()
-        with half:
-            return [list(best[0].ids) for best in translate_tokens(self.loaded, sources, SEARCH)]
+            model, objective = (for_decoding(part, self.device) for part in (self.model, self.objective))
+            self.loaded = LoadedModel(model, objective, self.tokenizer, str(self.device))
+        return [list(best[0].ids) for best in translate_tokens(self.loaded, sources, SEARCH)]
 
     def weights(self) -> dict[str, Tensor]:
         """Under our names."""
@@ -233,9 +239,10 @@ class Marian(Side):
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LR, betas=(0.9, 0.98), eps=1e-9,
                                            weight_decay=0.0, fused=fused)  # fmt: skip
         self.loss = nn.CrossEntropyLoss(ignore_index=-100, label_smoothing=size.smoothing)
+        self.decoder: Any = None
 
     def step(self) -> int:
-        numbers = next(self.batches)
+        numbers, self.decoder = next(self.batches), None
         sources, targets = ([side[n] for n in numbers] for side in (self.pairs.sources, self.pairs.targets))
         longest = round_up(max(map(len, sources))), round_up(max(map(len, targets)))
         ids, labels = pad_to(sources, longest[0], PAD), pad_to(targets, longest[1], -100)
@@ -261,16 +268,16 @@ class Marian(Side):
         per_batch = self.per_batch
         order = sorted(range(len(sources)), key=lambda number: len(sources[number]))
         results: list[list[int]] = [[] for _ in sources]
-        model = self.model.eval()
+        if self.decoder is None:
+            self.decoder = for_decoding(self.model.eval(), self.device)
         for first in range(0, len(order), per_batch):
             numbers = order[first : first + per_batch]
             batch = [sources[number] for number in numbers]
             ids = pad_to(batch, max(map(len, batch)), PAD).to(self.device)
             limit = min(self.size.context, ids.shape[1] + 50)
-            with self._autocast():
-                found = model.generate(
-                    ids, attention_mask=(ids != PAD).long(), num_beams=BEAMS, max_new_tokens=limit - 1, do_sample=False
-                )
+            found = self.decoder.generate(
+                ids, attention_mask=(ids != PAD).long(), num_beams=BEAMS, max_new_tokens=limit - 1, do_sample=False
+            )
             for number, row in zip(numbers, found.tolist(), strict=True):
                 results[number] = [token for token in row[1:] if token not in (PAD, END)]
         return results
@@ -284,6 +291,7 @@ class Marian(Side):
         for name in ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"):
             state[name] = shared
         self.model.load_state_dict(state)
+        self.decoder = None
 
 
 # --- JoeyNMT ------------------------------------------------------------------------------------------

@@ -195,10 +195,14 @@ def measure(
     results.values[size.kind] = {}
     sides = build(corpus, Pairs.from_corpus(corpus, size.context), size, device, options.peers, options.compile)
     for side in sides:
-        warm_up(size.kind, side, options.warm, device, results)
-    training = take_turns(size.kind, "training", "target tokens a second", sides, options.rounds,
-                          lambda side: train_for(side, options.seconds, device), results)  # fmt: skip
-    show(f"{size.kind}: training", "target tokens a second", training)
+        if options.part != "decoding" or size.kind == "rnn":
+            warm_up(size.kind, side, options.warm, device, results)
+    if options.part != "decoding":
+        training = take_turns(size.kind, "training", "target tokens a second", sides, options.rounds,
+                              lambda side: train_for(side, options.seconds, device), results)  # fmt: skip
+        show(f"{size.kind}: training", "target tokens a second", training)
+    if options.part == "training":
+        return
     ours = sides[0]
     assert isinstance(ours, Etude)
     for _ in range(options.learn):
@@ -245,6 +249,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data/tasks/multi30k_en_fr"))
     parser.add_argument("--only", choices=("transformer", "rnn"))
     parser.add_argument("--peers", nargs="*", default=["joeynmt", "loop"])
+    parser.add_argument("--part", choices=("training", "decoding"), help="both unless given")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="of training a side and round")
     parser.add_argument("--warm", type=float, default=10.0, help="seconds before the first round, at least")

@@ -91,6 +91,7 @@ class CudaGraph:
         """Record without the garbage collector: what it frees meanwhile (graphs of an earlier run) may break this."""
         was_enabled = gc.isenabled()
         self.graphs.free_memory()
+        _forget_workspaces()
         torch.cuda.synchronize(self.stream.device)
         gc.disable()
         try:
@@ -106,6 +107,7 @@ class CudaGraph:
             self._release_generator()
             raise
         finally:
+            _forget_workspaces()
             if was_enabled:
                 gc.enable()
 
@@ -124,6 +126,16 @@ class CudaGraph:
     def replay(self) -> Tensors:
         self.graph.replay()
         return self.results
+
+
+def _forget_workspaces() -> None:
+    """Let cuBLAS allocate its scratch memory anew, before a recording and after it.
+
+    Its products write there, and so do recorded ones, to the address that they were recorded with. Allocated by a
+    recording it lies in the recording's pool and stays; allocated before, anybody who records (torch's compiler, too)
+    may free it.
+    """
+    torch._C._cuda_clearCublasWorkspaces()
 
 
 def try_record(graph: Graph, function: Callable[[], Tensors], subject: str) -> bool:

@@ -31,12 +31,16 @@ class Norm(nn.Module):
         if self.kind == "layer" and _is_mixed_on_cpu(x, self.weight):
             result: Tensor = _MixedPrecisionLayerNorm.apply(x, self.weight, self.bias, self.epsilon)
             return result
+        if x.dtype == self.weight.dtype:  # torch's kernels compute in float32 inside: one launch instead of five
+            return self._normalize(x, self.weight, self.bias)
         inner = upcast(x)
-        weight = self.weight.to(inner.dtype)
-        if self.kind == "rms":
-            return F.rms_norm(inner, (self.width,), weight, self.epsilon).to(x.dtype)
         bias = None if self.bias is None else self.bias.to(inner.dtype)
-        return F.layer_norm(inner, (self.width,), weight, bias, self.epsilon).to(x.dtype)
+        return self._normalize(inner, self.weight.to(inner.dtype), bias).to(x.dtype)
+
+    def _normalize(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if self.kind == "rms":
+            return F.rms_norm(x, (self.width,), weight, self.epsilon)
+        return F.layer_norm(x, (self.width,), weight, bias, self.epsilon)
 
     def extra_repr(self) -> str:
         return f"{self.width}, epsilon={self.epsilon}, kind={self.kind}"
