@@ -10,13 +10,22 @@ import difflib
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+MOST_LISTED = 200  # names that a hint lists where none of them is like the one given
+
 
 class UserError(Exception):
-    """Invalid input, described in one message: what, where, what to do."""
+    """Invalid input, described in one message: what, where, what to do.
+
+    `advice` is the part that only a user of the command line can follow, such as an option: the server leaves it out.
+    """
+
+    def __init__(self, message: str = "", advice: str = "") -> None:
+        super().__init__(f"{message} {advice}".rstrip())
+        self.message, self.advice = message, advice
 
 
 class WriteError(OSError):
@@ -28,14 +37,18 @@ class WriteError(OSError):
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
-    """Return a hint for a mistyped name: " Did you mean 'width'?", all names that are as near, or the known ones."""
+    """Return a hint for a mistyped name: " Did you mean 'width'?", all that are as near, or the few known ones."""
     known = sorted(known)
+    listed = f" Known: {', '.join(known)}." if 0 < len(known) <= MOST_LISTED else ""
+    return suggest_nearest(name, known) or listed
+
+
+def suggest_nearest(name: str, known: Sequence[str]) -> str:
+    """Return a hint that names those most like a mistyped name; empty where none is like it."""
     matches = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if matches:
-        scores = [difflib.SequenceMatcher(None, match, name).ratio() for match in matches]
-        nearest = [f"'{match}'" for match, score in zip(matches, scores, strict=True) if score == scores[0]]
-        return f" Did you mean {' or '.join(nearest)}?"
-    return f" Known: {', '.join(known)}." if known else ""
+    scores = [difflib.SequenceMatcher(None, match, name).ratio() for match in matches]
+    nearest = [f"'{match}'" for match, score in zip(matches, scores, strict=True) if score == scores[0]]
+    return f" Did you mean {' or '.join(nearest)}?" if nearest else ""
 
 
 # --- failing disks ------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from etude.cli.adapter import Call, Command, annotated_parameters, is_hook, members, parse_docstring
+from etude.cli.adapter import Call, Command, annotated_parameters, check_models, is_hook, members, parse_docstring
 from etude.errors import UserError
 
 if TYPE_CHECKING:
@@ -175,3 +177,26 @@ def test_a_type_that_only_a_checker_imports_needs_no_import() -> None:
     annotations = {name: annotation for name, _, annotation in annotated_parameters(train)}
     assert [part.__name__ for part in members(annotations["corpus"])] == ["str", "Path", "Corpus"]
     assert is_hook(annotations["on_progress"]) and not is_hook(annotations["lr"])
+
+
+def test_a_missing_run_is_told_before_anything_is_loaded(tmp_path: Path) -> None:
+    code = """
+import sys
+from etude.cli.main import main
+try:
+    main()
+finally:
+    print("torch" in sys.modules)
+"""
+    for words in (
+        ["serve", "nope"],
+        ["generate", "nope", "Once"],
+        ["finetune", "nope", "tag", "--train", "a", "-o", "b"],
+    ):
+        done = subprocess.run([sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 2 and done.stdout == "False\n"
+        assert done.stderr.startswith("Error: There is no folder nope.")
+    (tmp_path / "vectors.txt").touch()
+    check_models({"run": tmp_path / "vectors.txt", "runs": ["hf:org/name", str(tmp_path)]})
+    with pytest.raises(UserError, match="no folder nope"):
+        check_models({"runs": [str(tmp_path), "nope"]})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,8 +13,11 @@ import pytest
 import etude
 from etude.errors import UserError
 from etude.serve.app import Service
+from etude.serve.endpoints import Endpoint
 from etude.serve.limits import Limits
 from etude.serve.problems import encode_json
+from etude.serve.requests import EncodeRequest
+from etude.serve.served_model import ServedModel
 from etude.serve.server import Server
 from etude.view.attention import compute_attention
 from tests.serve.toy_runs import TEXT, ToyRuns, ask, post, serving
@@ -169,8 +172,8 @@ def two_runs(runs: ToyRuns) -> Iterator[Server]:
         ("/fill", {}, 422, "'input' is missing"),
         ("/fill", {"input": "no blank"}, 422, "There is no [MASK]"),
         ("/fill", {"input": "[MASK]", "tpo": 3}, 422, "Did you mean 'top'?"),
-        ("/fill", {"input": "[MASK]", "top": 0}, 422, "top: "),
-        ("/fill", {"input": "[MASK]", "top": "5"}, 422, "top: "),
+        ("/fill", {"input": "[MASK]", "top": 0}, 422, "'top' must be greater than or equal to 1."),
+        ("/fill", {"input": "[MASK]", "top": "5"}, 422, "'top' is a text; it must be a whole number."),
         ("/fill", b'{"input": "\\ud800 [MASK]"}', 400, "not JSON"),
         ("/fill", {"input": "[MASK]", "run": "bret"}, 404, "no run 'bret'"),
         ("/fill", {"input": "[MASK]", "run": "tuned"}, 404, "bert-toy"),
@@ -182,7 +185,7 @@ def two_runs(runs: ToyRuns) -> Iterator[Server]:
         ("/similarity", {"input": ["a"], "run": "tuned"}, 422, "a reference"),
         ("/attention", {"input": "a", "second": ["b"], "run": "tuned"}, 422, "'second' is a text where input is one"),
         ("/attention", {"input": ["a", "b"], "second": ["b"], "run": "tuned"}, 422, "one for each"),
-        ("/predict", {"input": {"txet": "a"}}, 422, "text"),
+        ("/predict", {"input": {"txet": "a"}}, 422, "input 1: there is no column 'text'. Did you mean 'txet'?"),
     ],
 )
 def test_errors_are_in_the_words_of_http(two_runs: Server, path: str, body: Any, status: int, message: str) -> None:
@@ -191,6 +194,28 @@ def test_errors_are_in_the_words_of_http(two_runs: Server, path: str, body: Any,
     assert answer.headers["Content-Type"] == "application/problem+json"
     assert answer.json["status"] == status and message in answer.json["detail"]
     assert answer.json["title"] == {400: "Bad Request", 404: "Not Found", 422: "Unprocessable Content"}[status]
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        ({"input": {"txet": "a"}}, "input 1: there is no column 'text'. Did you mean 'txet'?"),
+        ({"input": ["a", " "]}, "input 2: the text in the column 'text' is empty."),
+    ],
+)
+def test_a_client_is_not_told_of_options_of_the_command_line(two_runs: Server, body: Any, detail: str) -> None:
+    assert ask(two_runs, "POST", "/predict", body).json["detail"] == detail
+
+
+def test_a_client_is_not_told_where_a_run_lies(runs: ToyRuns) -> None:
+    folder = runs("bert-toy").resolve()
+
+    def fail(requests: Sequence[EncodeRequest]) -> list[list[dict[str, Any]]]:
+        raise UserError(f"{folder}/vocab.txt is damaged, and so is {folder}.")
+
+    with serving(ServedModel("bert-toy", "", {"encode": Endpoint(fail)}, None, folder=folder)) as server:
+        answer = ask(server, "POST", "/encode", {"input": "a"})
+    assert answer.status == 422 and answer.json["detail"] == "vocab.txt is damaged, and so is bert-toy."
 
 
 def test_two_runs_of_one_name_are_refused(runs: ToyRuns) -> None:

@@ -79,6 +79,14 @@ def test_states_and_scores(folder: Path) -> None:
     assert {run.state for run in board.data().runs} == {"finished", "stopped", "damaged"}
 
 
+def test_what_is_wrong_with_a_run_is_told_without_where_it_lies(folder: Path) -> None:
+    (folder / "runs" / "unread").mkdir()
+    (folder / "runs" / "unread" / "recipe.yaml").write_bytes(b"\xff\xfe")
+    problems = {run.path: run.problem for run in Board(folder).data().runs if run.state == "damaged"}
+    assert problems["runs/bad"].startswith("runs/bad/recipe.yaml") and "runs/unread" in problems
+    assert not any(str(folder.parent) in problem for problem in problems.values())
+
+
 def test_a_fine_tuned_run_has_its_own_number_of_steps(folder: Path) -> None:
     """Its recipe is that of the pre-training, with other steps."""
     task = folder / "runs" / "done" / "task.yaml"

@@ -31,7 +31,7 @@ def answer_process_id(requests: Sequence[EncodeRequest]) -> list[list[dict[str, 
     if "problem" in texts:
         raise Problem(413, "too long", {"Retry-After": "7"})
     if "user error" in texts:
-        raise UserError("no such word")
+        raise UserError("no such word", "take --unknown")
     if "fault" in texts:
         raise ZeroDivisionError("a fault of ours")
     if "death" in texts:

@@ -38,10 +38,21 @@ def test_an_unknown_word_is_told_with_the_nearest_name() -> None:
         neighbours(vectors(), "quen")
     spelled = WordVectors(vectors().words, vectors().matrix, grams=NgramTable(np.tile([3.0, -1, 0], (5, 1)), 3, 6))
     assert neighbours(spelled, "quen", top=1, unknown="subwords")[0][0] == "queen"
-    with pytest.raises(UserError, match="--unknown subwords"):
+    with pytest.raises(UserError, match="--unknown subwords") as told:
         neighbours(spelled, "quen")
+    assert "--unknown" not in told.value.message
     with pytest.raises(UserError, match="is 0"):
         neighbours(vectors(), "quen", unknown="zero")
+
+
+def test_pieces_of_words_and_long_lists_are_not_suggested() -> None:
+    words = ["maker", "##aker", *(f"w{number}" for number in range(1000))]
+    many = WordVectors(words, np.ones((len(words), 2), np.float32))
+    for word, hint in (("aker", " Did you mean 'maker'?"), ("xyz", ""), ("aker" * 100, "")):
+        with pytest.raises(UserError) as told:
+            neighbours(many, word)
+        shown = word if len(word) <= 40 else f"{word[:40]}…"
+        assert str(told.value) == f"'{shown}' is not among the 1,002 words.{hint}"
 
 
 @pytest.mark.parametrize("rule", ["add", "multiply"])

@@ -28,6 +28,7 @@ import typer
 from etude.cli.activity import show_activity, until_first, yield_to
 from etude.cli.words import parse_columns, parse_numbers, parse_share, parse_values, split_settings
 from etude.errors import UserError
+from etude.runs.model_folder import HUB, require_folder
 from etude.text.remote.urls import is_url
 
 Result = TypeVar("Result")
@@ -38,6 +39,7 @@ LONG = {
     "compare_poolings": "--ways",
     "report_only": "--report",
 }  # where an option is not called as its parameter
+MODELS = ("run", "runs")  # parameters that name models
 _PLACE = "place_"  # before the names of positional parameters: an option may be called the same
 _WORDS = "settings_words"
 
@@ -125,7 +127,12 @@ class Call(Generic[Result]):
 
     @functools.cached_property
     def arguments(self) -> dict[str, Any]:
-        """Everything the verb is called with, by name; raises UserError where words do not fit."""
+        """Everything the verb is called with, by name; raises UserError where words do not fit, or a run is missing."""
+        arguments = self._fit_words()
+        check_models(arguments)
+        return arguments
+
+    def _fit_words(self) -> dict[str, Any]:
         command = self.command
         names = self._places
         if not takes_settings(command.verb):
@@ -168,6 +175,16 @@ class Call(Generic[Result]):
         words = [part for word in written for part in (word if isinstance(word, (list, tuple)) else [word])]
         given = [word for word in map(str, words) if "=" not in word][:2]
         return " ".join([self.command.called, *(word if len(word) <= 40 else f"{word[:39]}…" for word in given)])
+
+
+def check_models(arguments: Mapping[str, Any]) -> None:
+    """Raise UserError where a run of a command does not exist: before torch is loaded, which takes seconds."""
+    for name in MODELS:
+        values = arguments.get(name) or []
+        for value in [values] if isinstance(values, (str, Path)) else values:
+            is_remote = str(value).startswith(HUB) or is_url(str(value))
+            if not is_remote and not Path(value).is_file():  # a file of word vectors
+                require_folder(value)
 
 
 # --- what a signature says --------------------------------------------------------------------------

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from etude.errors import UserError
 from etude.extras import require
+from etude.runs.model_folder import HUB, require_folder
 
-HUB = "hf:"
 WEIGHT_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -42,10 +42,7 @@ def locate_folder(source: str | Path) -> Path:
     """
     text = str(source)
     if not text.startswith(HUB):
-        folder = Path(source)
-        if folder.is_dir():
-            return folder
-        raise UserError(f"There is no folder {source}. Give a folder of a model, or an id on the hub as 'hf:org/name'.")
+        return require_folder(source)
     text = text.removeprefix(HUB)
     if not re.fullmatch(r"[\w.-]+(?:/[\w.-]+)?", text):
         raise UserError(f"{source} is no id on the hub: 'hf:org/name' is expected.")

@@ -33,10 +33,11 @@ from etude.serve.board_routes import add_board
 from etude.serve.dispatch import Dispatch, explain, json_response
 from etude.serve.endpoints import KINDS, Kind
 from etude.serve.engine import Engine
+from etude.serve.faults import explain_faults
 from etude.serve.guard import Guard
 from etude.serve.limits import Limits
 from etude.serve.metrics import Metrics
-from etude.serve.problems import MEDIA_TYPE, Problem, ProblemBody, encode_json, explain_faults
+from etude.serve.problems import MEDIA_TYPE, Problem, ProblemBody, encode_json
 from etude.serve.requests import About, Request
 from etude.serve.served_model import ServedModel
 

@@ -34,7 +34,7 @@ from etude.serve.board_files import (
     read_text,
     read_yaml,
 )
-from etude.serve.problems import Problem
+from etude.serve.problems import Problem, hide_folder
 from etude.serve.run_curves import Curves, thin
 from etude.study.cells import CellStore
 from etude.study.leaderboard import rank_rows
@@ -184,8 +184,10 @@ class Board:
                 run = Run.open(folder)
                 _ = run.recipe
                 cached = (changed, run)
-            except (UserError, OSError) as problem:
-                cached = (changed, str(problem))
+            except UserError as problem:
+                cached = (changed, hide_folder(problem.message, self.folder))
+            except OSError as problem:
+                cached = (changed, f"{RECIPE} cannot be read: {problem.strerror}.")
             self._recipes[folder] = cached
         return cached[1]
 

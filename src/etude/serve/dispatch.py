@@ -18,8 +18,9 @@ from starlette.responses import Response, StreamingResponse
 from etude.errors import UserError
 from etude.serve.endpoints import Kind
 from etude.serve.engine import Engine
+from etude.serve.faults import explain_faults
 from etude.serve.metrics import Metrics
-from etude.serve.problems import Problem, encode_json, explain_faults
+from etude.serve.problems import Problem, encode_json, hide_folder
 from etude.serve.requests import GenerateRequest, Request
 from etude.serve.served_model import ServedModel
 
@@ -60,18 +61,19 @@ class Dispatch:
     async def answer(self, kind: Kind, request: Request, receive: Receive) -> Response:
         """The response to a request; it is counted, and cancelled when the client leaves."""
         start = time.perf_counter()
-        name, status = "", 200
+        served: ServedModel | None = None
+        status = 200
         try:
             served = self.choose_model(kind.name, request.run)
-            name = served.name
             if isinstance(request, GenerateRequest) and request.stream:
                 return StreamingResponse(self._stream(served, request), media_type="text/event-stream")
             return json_response(await self._unless_client_leaves(receive, served, kind, request))
         except Exception as error:
-            response = explain(error)
+            response = explain(error, served)
             status = response.status_code
             return response
         finally:
+            name = "" if served is None else served.name
             self.metrics.count_request(kind.name, name, status, time.perf_counter() - start)
 
     async def _unless_client_leaves(self, receive: Receive, served: ServedModel, kind: Kind, request: Request) -> bytes:
@@ -104,7 +106,7 @@ class Dispatch:
                     whole = piece.continuation
                     yield _event("end", {"number": piece.number, "text": whole.text, "ended": whole.ended})
         except Exception as error:
-            yield _event("error", as_problem(error).json())
+            yield _event("error", as_problem(error, served).json())
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
@@ -121,19 +123,20 @@ def json_response(body: bytes, status: int = 200) -> Response:
     return Response(body, status, media_type="application/json")
 
 
-def as_problem(error: Exception) -> Problem:
-    """What an exception is to a client; one that is ours is logged."""
+def as_problem(error: Exception, served: ServedModel | None = None) -> Problem:
+    """What an exception of a run is to a client; one that is ours is logged."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, UserError):
-        return Problem(422, str(error))
+        folder = None if served is None else served.folder
+        return Problem(422, error.message if folder is None else hide_folder(error.message, folder))
     log.error("a request failed", exc_info=error)
     return Problem(500, "The server failed; see its log.")
 
 
-def explain(error: Exception) -> Response:
-    """The response to a request that raised an exception."""
-    problem = as_problem(error)
+def explain(error: Exception, served: ServedModel | None = None) -> Response:
+    """The response to a request that raised an exception, where known in a run."""
+    problem = as_problem(error, served)
     if problem.status == 499:  # nobody reads it; HTTP has no such status
         return Response(status_code=408)
     return problem.response()

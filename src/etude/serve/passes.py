@@ -177,5 +177,5 @@ def _portable(body: Body) -> Body:
     if isinstance(body, (bytes, Problem)):
         return body
     if isinstance(body, UserError):
-        return UserError(str(body))
+        return UserError(body.message, body.advice)
     return RuntimeError("".join(traceback.format_exception(body)))

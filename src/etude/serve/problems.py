@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Mapping
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from etude.errors import UserError, suggest_name
+from etude.errors import UserError
 
 MEDIA_TYPE = "application/problem+json"
 PHRASES = {413: "Content Too Large", 422: "Unprocessable Content"}  # RFC 9110; older Pythons have older phrases
@@ -33,6 +35,11 @@ class Problem(UserError):
 
     def response(self) -> Response:
         return Response(encode_json(self.json()), self.status, self.headers, MEDIA_TYPE)
+
+
+def hide_folder(message: str, folder: Path) -> str:
+    """A message in which paths begin below a folder: where that lies on this machine is none of a client's business."""
+    return message.replace(f"{folder}{os.sep}", "").replace(str(folder), folder.name)
 
 
 class ProblemBody(BaseModel):
@@ -69,30 +76,3 @@ def overdue(seconds: float) -> Problem:
     return Problem(
         503, f"There was no answer within {seconds:g} seconds: ask for less, or later.", {"Retry-After": "5"}
     )
-
-
-def explain_faults(faults: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> Problem:
-    """The faults that pydantic found in a body as one problem: what is wrong with which field."""
-    if any(fault["type"] == "json_invalid" for fault in faults):
-        return Problem(400, f"The body is not JSON: {faults[0].get('ctx', {}).get('error', faults[0]['msg'])}.")
-    messages: dict[str, None] = {}
-    for fault in faults:
-        place = [part for part in fault["loc"] if part != "body"]
-        if not place and fault["type"] == "value_error":  # of several fields together
-            messages[str(fault["ctx"]["error"])] = None
-            continue
-        if not place:
-            messages["The body is a JSON object with the fields of the request."] = None
-            continue
-        # of a union pydantic names each alternative: the field is what counts
-        field = str(place[0])
-        if fault["type"] == "extra_forbidden":
-            message = f"There is no field '{field}'.{suggest_name(field, fields)}"
-        elif fault["type"] == "missing":
-            message = f"The field '{field}' is missing."
-        elif fault["type"] == "value_error":
-            message = f"{field}: {fault['ctx']['error']}"
-        else:
-            message = f"{field}: {str(fault['msg'])[:1].lower()}{str(fault['msg'])[1:]}."
-        messages[message] = None
-    return Problem(422, " ".join(messages))

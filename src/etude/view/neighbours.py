@@ -11,10 +11,13 @@ from typing import Literal
 
 import numpy as np
 
-from etude.errors import UserError, suggest_name
+from etude.errors import UserError, suggest_nearest
 from etude.hub.word_vectors import Unknown, WordVectors
 
 Rule = Literal["add", "multiply"]
+SUGGESTED = 50_000  # the most frequent words, of which one may have been meant
+LONGEST = 40  # letters of a word for which others are suggested
+PIECE = "##"  # begins a piece of a word, which nobody asks for
 SMALL = 1e-3  # added to a divisor that may be 0 (Levy & Goldberg 2014)
 
 
@@ -59,6 +62,22 @@ def _check_known(vectors: WordVectors, words: Sequence[str], unknown: Unknown) -
     """Raise UserError for a word without a vector, under the rule "refuse"."""
     for word in words:
         if unknown == "refuse" and vectors.find_row(word) is None:
-            hint = " --unknown subwords makes a vector of its n-grams." if vectors.grams else ""
-            suggestion = suggest_name(word, vectors.words[:50_000])
-            raise UserError(f"'{word}' is not among the {len(vectors.words):,} words.{suggestion}{hint}")
+            advice = "--unknown subwords makes a vector of its n-grams." if vectors.grams else ""
+            shown = word if len(word) <= LONGEST else f"{word[:LONGEST]}…"
+            suggestion = _suggest_word(word, vectors.words)
+            raise UserError(f"'{shown}' is not among the {len(vectors.words):,} words.{suggestion}", advice)
+
+
+def _suggest_word(word: str, words: Sequence[str]) -> str:
+    """Return a hint for a mistyped word; only words of much the same letters are compared one by one: they are many."""
+    if len(word) > LONGEST:
+        return ""
+    letters = set(word)
+    alike = [
+        other
+        for other in words[:SUGGESTED]
+        if abs(len(other) - len(word)) <= 2
+        and len(letters.intersection(other)) >= 0.6 * len(letters)
+        and not other.startswith(PIECE)
+    ]
+    return suggest_nearest(word, alike)

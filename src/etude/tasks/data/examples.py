@@ -89,8 +89,8 @@ def column_of(record: Mapping[str, Any], role: str, columns: Mapping[str, str], 
 def value_of(record: Mapping[str, Any], column: str, where: str) -> Any:
     if column not in record:
         raise UserError(
-            f"{where}: there is no column '{column}'.{suggest_name(column, map(str, record))} "
-            "Name yours by its role, as in -c text=review; 'etude tasks TASK' lists the roles."
+            f"{where}: there is no column '{column}'.{suggest_name(column, map(str, record))}",
+            "Name yours by its role, as in -c text=review; 'etude tasks TASK' lists the roles.",
         )
     return record[column]
 
@@ -104,7 +104,7 @@ def checked_text(value: Any, column: str, where: str) -> str:
     if not isinstance(value, str):
         raise UserError(f"{where}: the column '{column}' holds {short(value)}, not a text.")
     if not value.strip():
-        raise UserError(f"{where}: the text in the column '{column}' is empty. {REMEDY}")
+        raise UserError(f"{where}: the text in the column '{column}' is empty.", REMEDY)
     if not value.isascii():
         try:
             value.encode()
@@ -123,7 +123,7 @@ def label_of(record: Mapping[str, Any], column: str, where: str) -> str:
         raise UserError(f"{where}: the column '{column}' holds {short(value)}, which is no label.")
     name = str(value).strip()
     if not name:
-        raise UserError(f"{where}: the label in the column '{column}' is empty. {REMEDY}")
+        raise UserError(f"{where}: the label in the column '{column}' is empty.", REMEDY)
     return name
 
 
