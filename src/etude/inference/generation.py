@@ -131,13 +131,21 @@ def _mask_below(logits: Tensor, threshold: Tensor) -> Tensor:
 class Sample:
     """A text being generated: sample `number` of its prompt."""
 
-    def __init__(self, loaded: InferenceModel, prompt: str, sampling: Sampling, number: int = 0) -> None:
+    def __init__(
+        self,
+        loaded: InferenceModel,
+        prompt: str,
+        sampling: Sampling,
+        number: int = 0,
+        ids: np.ndarray | None = None,
+    ) -> None:
+        """`ids` are those of the prompt, where they are known."""
         if not loaded.model.causal:
             raise UserError(
                 f"This model does not write on: only a causal Transformer (the GPTs) does. {describe_use(loaded)}"
             )
         loaded.require_trained_head()
-        ids = loaded.tokenizer.encode(prompt).ids
+        ids = loaded.tokenizer.encode(prompt).ids if ids is None else ids
         self.prompt, self.limit = prompt, sampling.tokens
         self.key = fold(sampling.seed, "generate", ids.tobytes().hex(), number)
         self.end = None if sampling.past_end else loaded.tokenizer.special.end
@@ -214,7 +222,8 @@ def generate(
     """Generate `samples` continuations of each prompt, those of the first prompt first."""
     if samples < 1:
         raise UserError(f"samples={samples}: ask for one or more.")
-    texts = [Sample(loaded, prompt, sampling, number) for prompt in prompts for number in range(samples)]
+    encoded = zip(prompts, loaded.tokenizer.encode_batch(list(prompts)), strict=True)
+    texts = [Sample(loaded, prompt, sampling, n, encoding.ids) for prompt, encoding in encoded for n in range(samples)]
     for _ in write(loaded, texts, sampling, cached):
         pass
     return [sample.result() for sample in texts]

@@ -18,6 +18,7 @@ from etude.errors import UserError
 from etude.inference.generation import Sampling
 from etude.models.seq2seq import Decoding, Seq2Seq
 from etude.nn.packed import pack
+from etude.nn.top_tokens import LogProbs
 from etude.objectives.translate import Translate
 from etude.tasks.translate.decoding import EXTRA, HYPOTHESES, make_scorer
 from etude.tasks.translate.search import Hypothesis
@@ -53,7 +54,7 @@ def sample_sources(
     without_token: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
     """Draw `sampling.samples` targets of each source, given as ids in their frame, in the order of drawing."""
-    log_probs = make_scorer(model, objective, device, without_token)
+    score = make_scorer(model, objective, device, without_token)
     work = [(number, sample) for number in range(len(sources)) for sample in range(sampling.samples)]
     order = sorted(work, key=lambda item: (len(sources[item[0]]), item))
     results: dict[tuple[int, int], Hypothesis] = {}
@@ -64,14 +65,14 @@ def sample_sources(
         keys = [fold(sampling.seed, "translate", sources[n].astype(np.int64).tobytes().hex(), s) for n, s in items]
         limits = np.minimum(packed.layout.lengths.astype(np.int64) + EXTRA, model.max_length)
         markers = objective.start_token, objective.end
-        drawn = draw_targets(model.start_decoding(packed), log_probs, sampling.filter, keys, limits, *markers, device)
+        drawn = draw_targets(model.start_decoding(packed), score, sampling.filter, keys, limits, *markers, device)
         results |= dict(zip(items, drawn, strict=True))
     return [[results[number, sample] for sample in range(sampling.samples)] for number in range(len(sources))]
 
 
 def draw_targets(
     decoding: Decoding,
-    log_probs: Callable[[Tensor], Tensor],
+    score: Callable[[Tensor], LogProbs],
     sampling: Sampling,
     keys: Sequence[int],
     limits: np.ndarray,
@@ -88,7 +89,7 @@ def draw_targets(
     length = 0
     while alive:
         length += 1
-        scores = log_probs(decoding.step(torch.tensor(tokens, device=device)))
+        scores = score(decoding.step(torch.tensor(tokens, device=device))).dense()
         chosen = sampling.choose(scores, [fold(keys[number], length) for number in alive])
         gained = scores.gather(1, torch.tensor(chosen, device=scores.device)[:, None])[:, 0].tolist()
         staying = []

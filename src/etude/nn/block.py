@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from etude.nn import few_rows_linear, residual
 from etude.nn import norm as norms
-from etude.nn import residual
 from etude.nn.activations import ACTIVATIONS, Activation, apply_dropout
 from etude.nn.attention import query_subset
 from etude.nn.attention.dispatch import attend, attend_packed, attend_reference
@@ -67,6 +67,10 @@ class AttentionBranch(Recomputable):
         `cache`: the tokens follow those cached for `layer` and attend to them too. `only` (M,): indices of the tokens
         whose states are needed, (M, D). All tokens are attended to, but nothing else is computed for the others.
         """
+        is_step = cache is not None and not self.training and only is None and record_query_key is None
+        if is_step and few_rows_linear.fits(x, self.norm, self.qkv, self.out):
+            assert cache is not None
+            return self._take_step(x, cache, layer, window, rotation)
         x, normed = residual.branch_input(x, self.norm, self.placement)
         dropout = self.attention_dropout if self.training else 0.0
         is_plain = cache is None and record_weights is None and rotation is None
@@ -92,6 +96,20 @@ class AttentionBranch(Recomputable):
             )
             record_weights.append(maps or [])
         return self.project_output(x, mixed, only)
+
+    def _take_step(
+        self, x: Tensor, cache: KVCache, layer: int, window: int | None, rotation: Rotation | None
+    ) -> Tensor:
+        """The same for few tokens on a GPU: norm and projection are one kernel, output and sum another."""
+        is_pre = self.placement == "pre"
+        qkv = few_rows_linear.linear(x, self.qkv, norm=self.norm if is_pre else None)
+        query, key, value = qkv.view(-1, 3, self.heads, self.size).unbind(1)
+        if rotation is not None:
+            query, key = rotate(query, rotation), rotate(key, rotation)
+        mixed = cache.attend(layer, query, key, value, window).reshape(len(x), -1)
+        total = few_rows_linear.linear(mixed, self.out, plus=x)
+        result: Tensor = total if is_pre else self.norm(total)
+        return result
 
     def mix(
         self, qkv: Tensor, layout: Layout, *, causal: bool, window: int | None, dropout: float, path: str | None
@@ -148,7 +166,7 @@ class FeedForwardBranch(Recomputable):
     ) -> None:
         super().__init__()
         self.placement, self.dropout, self.inner_dropout = placement, dropout, inner_dropout
-        self.activation = ACTIVATIONS[activation]
+        self.activation, self.activation_name = ACTIVATIONS[activation], activation
         self.norm = norm
         self.up = nn.Linear(width, inner, bias=bias)
         self.gate = nn.Linear(width, inner, bias=bias) if gated else None
@@ -157,9 +175,24 @@ class FeedForwardBranch(Recomputable):
     @recomputable
     def forward(self, x: Stream) -> Stream:
         """(N, D) -> (N, D)."""
+        if not self.training and few_rows_linear.fits(x, self):
+            return self._compute_few(x)
         x, normed = residual.branch_input(x, self.norm, self.placement)
         dropout = self.dropout if self.training else 0.0
         return residual.add(x, self.compute_branch(x, normed), self.down.bias, dropout, self.norm, self.placement)
+
+    def _compute_few(self, x: Tensor) -> Tensor:
+        """The same for few tokens on a GPU, in a kernel for each product."""
+        is_pre = self.placement == "pre"
+        norm = self.norm if is_pre else None
+        if self.gate is None:
+            inner = few_rows_linear.linear(x, self.up, norm=norm, activation=self.activation_name)
+        else:
+            gate = few_rows_linear.linear(x, self.gate, norm=norm, activation=self.activation_name)
+            inner = few_rows_linear.linear(x, self.up, norm=norm, times=gate)
+        total = few_rows_linear.linear(inner, self.down, plus=x)
+        result: Tensor = total if is_pre else self.norm(total)
+        return result
 
     def compute_branch(self, x: Stream, normed: Tensor) -> Tensor:
         """Compute the branch itself, (N, D) -> (N, D), before dropout and the residual connection."""

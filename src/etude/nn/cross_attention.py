@@ -6,12 +6,12 @@ Vaswani et al. 2017, section 3.2.3: queries come from the target, keys and value
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from etude.nn import few_rows_linear, residual
 from etude.nn import norm as norms
-from etude.nn import residual
 from etude.nn.alignment import pad_sources
+from etude.nn.attention.beams import attend_beams
 from etude.nn.attention.cross import attend_cross, attend_cross_reference
 from etude.nn.packed import Layout
 from etude.nn.recompute import Recomputable, recomputable
@@ -21,8 +21,7 @@ from etude.nn.residual import Placement, Stream
 class EncodedSource:
     """Sources that are being translated: their encoded states, and keys and values of each layer, projected once.
 
-    A decoding has `beams` hypotheses of each source, side by side. A step has one query for each, so those of a source
-    are the rows of one product with its keys: nothing is copied for single hypotheses.
+    A decoding has `beams` hypotheses of each source, side by side.
     """
 
     def __init__(self, states: Tensor, layout: Layout, beams: int = 1) -> None:
@@ -87,11 +86,10 @@ class EncodedSource:
         if layer not in self._keys_values:
             self._keys_values[layer] = self._project(branch)
         key, value = self._keys_values[layer]
-        queries = query.unflatten(0, (-1, self.beams)).transpose(1, 2)  # (G, H, beams, d)
         mask = self._get_mask(query)
         if not weights:
-            mixed = F.scaled_dot_product_attention(queries, key, value, attn_mask=mask)
-            return mixed.transpose(1, 2).flatten(0, 1), None
+            return attend_beams(query, key, value, mask, self.beams), None
+        queries = query.unflatten(0, (-1, self.beams)).transpose(1, 2)  # (G, H, beams, d)
         scores = (queries @ key.transpose(2, 3)) * query.shape[-1] ** -0.5 + mask
         shares = scores.softmax(-1)  # (G, H, beams, longest)
         return (shares @ value).transpose(1, 2).flatten(0, 1), shares.transpose(1, 2).flatten(0, 1)
@@ -142,6 +140,10 @@ class CrossAttentionBranch(Recomputable):
         `record_weights`: a list to which this layer's weights are appended, for each pair (H, T, S).
         `decoding`: the step of a decoding, with one token for each of its hypotheses.
         """
+        is_step = decoding is not None and not self.training and record_weights is None
+        if is_step and few_rows_linear.fits(x, self.norm, self.query, self.out):
+            assert decoding is not None
+            return self._take_step(x, decoding, layer)
         x, normed = residual.branch_input(x, self.norm, self.placement)
         query = self.query(normed).view(-1, self.heads, self.size)
         dropout = self.attention_dropout if self.training else 0.0
@@ -158,3 +160,12 @@ class CrossAttentionBranch(Recomputable):
             mixed = attend_cross(query, key, value, layout, source, dropout=dropout, path=path)
         branch = residual.project_branch(x, self.out, mixed.reshape(-1, self.heads * self.size))
         return residual.add(x, branch, self.out.bias, self.dropout if self.training else 0.0, self.norm, self.placement)
+
+    def _take_step(self, x: Tensor, decoding: EncodedSource, layer: int) -> Tensor:
+        """The same for few hypotheses on a GPU: norm and projection are one kernel, output and sum another."""
+        is_pre = self.placement == "pre"
+        query = few_rows_linear.linear(x, self.query, norm=self.norm if is_pre else None)
+        mixed, _ = decoding.attend(layer, query.view(-1, self.heads, self.size), self, weights=False)
+        total = few_rows_linear.linear(mixed.reshape(len(x), -1), self.out, plus=x)
+        result: Tensor = total if is_pre else self.norm(total)
+        return result

@@ -11,7 +11,7 @@ from torch import Tensor
 from etude.models.seq2seq import Seq2Seq
 from etude.nn.cuda_graphs import CudaGraphs
 from etude.nn.packed import pack
-from etude.nn.precision import upcast
+from etude.nn.top_tokens import LogProbs
 from etude.objectives.translate import Translate
 from etude.tasks.translate.recorded_search import SearchRecorder
 from etude.tasks.translate.search import Beams, Hypothesis, Search, search_targets
@@ -72,15 +72,14 @@ def make_recorder(
 
 def make_scorer(
     model: Seq2Seq, objective: Translate, device: torch.device, without_token: Tensor | None
-) -> Callable[[Tensor], Tensor]:
-    """The log-probabilities of the next token; ids without a token, and padding, are never written."""
+) -> Callable[[Tensor], LogProbs]:
+    """The log-probabilities (S, V) of the next token; ids without a token, and padding, are never written."""
     banned = without_token
     if objective.pad is not None:
         banned = torch.zeros(model.target_vocab, dtype=torch.bool, device=device) if banned is None else banned.clone()
         banned[objective.pad] = True
 
-    def score(states: Tensor) -> Tensor:
-        log_probs = upcast(objective.decoder_logits(model, states)).log_softmax(-1)  # (S, V)
-        return log_probs if banned is None else log_probs.masked_fill_(banned, -torch.inf)
+    def score(states: Tensor) -> LogProbs:
+        return LogProbs(objective.decoder_logits(model, states), banned)
 
     return score

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from etude.models.seq2seq import Decoding, Seq2Seq, StaticDecoding
 from etude.nn.cuda_graphs import Graph, Tensors, find_weights, try_record
+from etude.nn.top_tokens import LogProbs
 from etude.tasks.translate.search import Beams, Hypothesis, Search, search_targets
 
 ROOM = 32  # tokens of targets in the first stage
@@ -43,7 +44,12 @@ class Stage:
     """Decoding and beams of one shape, and the recording of their step."""
 
     def __init__(
-        self, decoding: StaticDecoding, beams: Beams, log_probs: Callable[[Tensor], Tensor], graph: Graph, shape: Shape
+        self,
+        decoding: StaticDecoding,
+        beams: Beams,
+        log_probs: Callable[[Tensor], Tensor | LogProbs],
+        graph: Graph,
+        shape: Shape,
     ) -> None:
         self.decoding, self.beams, self.log_probs, self.graph, self.shape = decoding, beams, log_probs, graph, shape
         self.is_warm = self.is_recorded = False
@@ -69,7 +75,9 @@ class Stage:
 class SearchRecorder:
     """Searches targets in recorded stages and keeps these, for one model whose weights stay where they are."""
 
-    def __init__(self, model: Seq2Seq, log_probs: Callable[[Tensor], Tensor], new_graph: Callable[[], Graph]) -> None:
+    def __init__(
+        self, model: Seq2Seq, log_probs: Callable[[Tensor], Tensor | LogProbs], new_graph: Callable[[], Graph]
+    ) -> None:
         """`log_probs` turns states (S, D) into log-probabilities (S, V) of the next token."""
         self.log_probs, self.new_graph, self.max_length = log_probs, new_graph, model.max_length
         self.weights = find_weights(model)

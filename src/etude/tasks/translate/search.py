@@ -25,6 +25,7 @@ from torch import Tensor
 
 from etude.errors import UserError
 from etude.models.seq2seq import Decoding
+from etude.nn.top_tokens import LogProbs
 
 Convention = Literal["wu", "generate"]
 
@@ -125,15 +126,18 @@ class _Targets:
         return _Targets(scores, log_probs, _gather(ids, places), lengths, ended)
 
     def results(self, best: int) -> list[list[Hypothesis]]:
-        """Those that are there, of each source."""
-        lists = (self.scores, self.log_probs, self.ids, self.lengths, self.ended)
+        """The first `best` of each source, without those that are not there."""
+        ids = self.ids[:, :best].cpu().numpy()
+        lists = zip(
+            *(part[:, :best].tolist() for part in (self.scores, self.log_probs, self.lengths, self.ended)), strict=True
+        )
         return [
             [
-                Hypothesis(tuple(ids[:length]), score, log_prob, is_ended)
-                for score, log_prob, ids, length, is_ended in list(zip(*of_source, strict=True))[:best]
+                Hypothesis(tuple(ids[source, number, :length].tolist()), score, log_prob, is_ended)
+                for number, (score, log_prob, length, is_ended) in enumerate(zip(*of_source, strict=True))
                 if score > -torch.inf
             ]
-            for of_source in zip(*(part.tolist() for part in lists), strict=True)
+            for source, of_source in enumerate(lists)
         ]
 
 
@@ -166,7 +170,7 @@ class Beams:
         divisors = [search.divisor(max(1, length)) for length in range(room + 1)]
         self.divisors = torch.tensor(divisors, device=device)
 
-    def extend(self, log_probs: Tensor, attention: Tensor | None) -> Tensor:
+    def extend(self, log_probs: Tensor | LogProbs, attention: Tensor | None) -> Tensor:
         """Extend all by the next token, given its log-probabilities (S, V); return the row each comes from, (S,)."""
         search, sources, beams = self.search, len(self.totals), self.search.beams
         self.length += 1
@@ -198,7 +202,7 @@ class Beams:
         first = torch.arange(sources, device=values.device)[:, None] * beams
         return (first + parents.gather(1, chosen)).view(-1)
 
-    def _choose(self, log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _choose(self, log_probs: Tensor | LogProbs) -> tuple[Tensor, Tensor, Tensor]:
         """The likeliest extensions of each source: their log-probabilities, hypotheses and tokens, (G, C) each."""
         sources, beams = self.totals.shape
         vocab = log_probs.shape[1]
@@ -238,17 +242,23 @@ class Beams:
         leaving, staying = is_done.nonzero()[:, 0], (~is_done).nonzero()[:, 0]
         if not len(leaving):
             return {}, staying
-        # where nothing is finished, what the greatest length cut
-        lengths = torch.minimum(self.length, self.limits)[leaving, None].expand(-1, search.beams)
-        scores = search.score(
-            self.totals[leaving], self.divisors[lengths], None if self.attended is None else self.attended[leaving]
-        )
-        cut = _Targets(scores, self.totals[leaving], self.ids[leaving], lengths, torch.zeros_like(scores).bool())
-        results = {}
-        best = zip(self.finished.select(leaving).results(search.best), cut.results(search.best), strict=True)
-        for number, (ended, unfinished) in zip(self.numbers[leaving.cpu()].tolist(), best, strict=True):
-            results[number] = ended or sorted(unfinished, key=lambda target: target.score, reverse=True)
+        found = self.finished.select(leaving).results(search.best)
+        empty = [place for place, ended in enumerate(found) if not ended]
+        if empty:
+            for place, cut in zip(empty, self._find_cut(leaving[empty]), strict=True):
+                found[place] = cut
+        results = dict(zip(self.numbers[leaving.cpu()].tolist(), found, strict=True))
         return results, staying
+
+    def _find_cut(self, sources: Tensor) -> list[list[Hypothesis]]:
+        """What the greatest length cut, of sources (G,) of which nothing is finished."""
+        lengths = torch.minimum(self.length, self.limits)[sources, None].expand(-1, self.search.beams)
+        attended = None if self.attended is None else self.attended[sources]
+        scores = self.search.score(self.totals[sources], self.divisors[lengths], attended)
+        cut = _Targets(scores, self.totals[sources], self.ids[sources], lengths, torch.zeros_like(scores).bool())
+        return [
+            sorted(targets, key=lambda target: target.score, reverse=True) for targets in cut.results(self.search.best)
+        ]
 
     def keep(self, sources: Tensor) -> None:
         """Keep only these sources, (G,)."""
@@ -280,7 +290,7 @@ class Beams:
 
 
 def search_targets(
-    decoding: Decoding, log_probs: Callable[[Tensor], Tensor], beams: Beams
+    decoding: Decoding, log_probs: Callable[[Tensor], Tensor | LogProbs], beams: Beams
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """Yield the number of each source and its best targets, when its search has ended.
 

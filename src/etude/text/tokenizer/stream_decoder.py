@@ -33,7 +33,7 @@ class StreamDecoder:
         is_byte_level = decoder.get("type") == "ByteLevel"
         self.byte_decoder = codecs.getincrementaldecoder("utf-8")("replace") if is_byte_level else None
         # How a token is decoded depends at most on whether another precedes it, and that one must be letters.
-        self.context = [int(id) for id in before if not self._is_byte(int(id))][-1:]
+        self.context = next(([int(id)] for id in reversed(list(before)) if not self._is_byte(int(id))), [])
         self.pending: list[int] = []
 
     def _is_byte(self, id: int) -> bool:
@@ -122,6 +122,8 @@ class StoppingDecoder:
         return clone
 
     def _cut_at_stop(self, piece: str, last: bool) -> str:
+        if not self.stops:
+            return piece
         text = self._pending + piece
         hits = [(start + len(stop), start) for stop in self.stops if (start := text.find(stop)) >= 0]
         if hits:

@@ -1,0 +1,59 @@
+"""The likeliest tokens of many rows of logits, with their log-probabilities: one kernel for a CUDA device.
+
+A program has a row of logits in its registers: it sums their exponentials, and takes the largest again and again. torch
+converts the row, normalises it, masks it and selects from it by a dozen kernels, and most of them read all of it.
+
+nn/top_tokens.py has the formulas; only it imports this file, where Triton is installed.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+MAX_VOCAB = 16_384  # a row lies in registers
+COLUMNS_OF_WARP = 1024
+
+
+@triton.jit
+def _choose(  # type: ignore[no-untyped-def]
+    logits, banned, values, tokens, row_stride, vocab, has_banned: tl.constexpr, count: tl.constexpr,
+    columns: tl.constexpr,
+):  # fmt: skip
+    """logits (S, V), banned (V,) -> values, tokens (S, count)."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, columns)
+    inside = column < vocab
+    row_logits = tl.load(logits + row * row_stride + column, mask=inside, other=float("-inf")).to(tl.float32)
+    largest = tl.max(row_logits, 0)
+    normalizer = largest + tl.log(tl.sum(tl.exp(row_logits - largest), 0))
+    if has_banned:  # they have their share of the probability, and are never chosen
+        is_banned = tl.load(banned + column, mask=inside, other=0)
+        row_logits = tl.where(is_banned != 0, float("-inf"), row_logits)
+    for place in tl.static_range(count):
+        token = tl.argmax(row_logits, 0)
+        tl.store(values + row * count + place, tl.max(row_logits, 0) - normalizer)
+        tl.store(tokens + row * count + place, token.to(tl.int64))
+        row_logits = tl.where(column == token, float("-inf"), row_logits)
+
+
+def supports_vocab(vocab: int) -> bool:
+    """Whether a row fits into the registers of a program."""
+    return vocab <= MAX_VOCAB
+
+
+def choose_tokens(logits: Tensor, banned: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
+    """See nn/top_tokens.py."""
+    logits = logits if logits.stride(1) == 1 else logits.contiguous()
+    rows, vocab = logits.shape
+    values = torch.empty((rows, count), dtype=torch.float32, device=logits.device)
+    tokens = torch.empty((rows, count), dtype=torch.int64, device=logits.device)
+    columns = triton.next_power_of_2(vocab)
+    _choose[(rows,)](
+        logits, logits if banned is None else banned.view(torch.int8), values, tokens, logits.stride(0), vocab,
+        has_banned=banned is not None, count=count, columns=columns,
+        num_warps=min(16, max(1, columns // COLUMNS_OF_WARP)),
+    )  # fmt: skip
+    return values, tokens

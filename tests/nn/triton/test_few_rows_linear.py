@@ -1,0 +1,35 @@
+"""The kernel of linear layers on few rows, against float64: on a GPU by name, elsewhere interpreted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from etude.nn import few_rows_linear
+from tests.nn.test_few_rows_linear import check_linear
+
+
+def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
+    in_the_interpreter(__file__)
+
+
+@pytest.mark.interpreted
+def test_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and columns that no tile divides, and more rows than a tile has."""
+    from etude.nn.triton import few_rows_linear as kernel
+
+    monkeypatch.setattr(few_rows_linear, "_find_kernel", lambda device, dtype: kernel)
+    check_linear("cpu", torch.float32, 3, 40, 20)
+    monkeypatch.setattr(kernel, "choose_launch", lambda rows, inputs: kernel.Launch(16, 16, 32, 4, 1))
+    check_linear("cpu", torch.float32, 18, 64, 32)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("rows", "inputs", "outputs"), [(1, 768, 2304), (16, 3072, 768), (40, 256, 1024), (64, 80, 50)]
+)
+def test_few_rows_on_a_gpu(dtype: torch.dtype, rows: int, inputs: int, outputs: int) -> None:
+    check_linear("cuda", dtype, rows, inputs, outputs)
