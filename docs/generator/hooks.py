@@ -64,6 +64,13 @@ def on_page_content(html: str, **_: Any) -> str:
     return PICTURE.sub(_inline, formulas.draw_formulas(html))
 
 
+def on_post_page(output: str, page: Page, **_: Any) -> str:
+    """Korean pages say so: lines then break between words, and a screen reader speaks Korean."""
+    if page.file.src_uri.startswith("ko/"):
+        return output.replace('<html lang="en"', '<html lang="ko"', 1)
+    return output
+
+
 def _inline(match: re.Match[str]) -> str:
     text = (outside.DOCS / "systems" / "pictures" / f"{match[2]}.svg").read_text(encoding="utf-8")
     drawing = re.sub(r"<style>.*?</style>", "", text[text.index("<svg") :], flags=re.DOTALL)

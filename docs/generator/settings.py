@@ -6,6 +6,7 @@ import ast
 import inspect
 import io
 import json
+import re
 import textwrap
 import tokenize
 import types
@@ -107,7 +108,7 @@ def rows(settings: type[BaseModel], prefix: str) -> Iterator[str]:
     """One row a setting; settings of groups within it follow under their full name."""
     for name, field in settings.model_fields.items():
         full = f"{prefix}.{name}" if prefix else name
-        meaning = cell(meaning_of(settings, name, full))
+        meaning = re.sub(r"\bNone\b", "null", cell(meaning_of(settings, name, full)))  # as it is written in a recipe
         values = cell(type_name(field.annotation)).removesuffix(" or null")
         yield f"| `{full}` | {values} | {default_of(field)} | {meaning} |"
         for inner in dict.fromkeys(groups_within(field.annotation)):

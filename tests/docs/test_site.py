@@ -34,6 +34,13 @@ def test_pages_name_nothing_outside(site: Path) -> None:
     assert not [page.name for page in pages if loading.search(page.read_text(encoding="utf-8"))]
 
 
+def test_korean_pages_say_their_language(site: Path) -> None:
+    """Without it lines break inside words: the style asks for the page's language."""
+    assert '<html lang="en"' in (site / "index.html").read_text(encoding="utf-8")
+    for page in (site / "ko").rglob("*.html"):
+        assert '<html lang="ko"' in page.read_text(encoding="utf-8"), page.name
+
+
 def test_a_browser_asks_for_nothing_outside(site: Path) -> None:
     playwright = pytest.importorskip("playwright.sync_api")
     program = find_browser()
