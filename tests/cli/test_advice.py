@@ -17,8 +17,8 @@ from etude.recipes.schema import Recipe
 from etude.train import schedule
 
 
-def manifest(tokens: int, kind: str = "wordpiece", pairs: list[str] | None = None) -> dict[str, Any]:
-    parts = {"train": {"tokens": tokens}}
+def manifest(tokens: int, kind: str = "wordpiece", pairs: list[str] | None = None, held_out: int = 2) -> dict[str, Any]:
+    parts = {"train": {"tokens": tokens, "documents": 100}, "valid": {"tokens": 50, "documents": held_out}}
     return {"parts": parts, "tokenizer": {"kind": kind}, "settings": {"reading": {"pairs": pairs}}}
 
 
@@ -31,6 +31,13 @@ def test_the_recipe_fits_the_text_and_the_machine() -> None:
     words = advise(manifest(2_000_000), has_gpu=False)
     assert "2 million tokens on this CPU" in words.reason
     assert all(f"train.minutes={words.minutes}" in line for line in words.commands("data/x")), "its cost is known"
+
+
+def test_no_next_sentence_is_asked_where_there_is_no_other_document() -> None:
+    settings = advise(manifest(2_000_000, held_out=1), has_gpu=False).settings
+    assert "objective.sentence=none" in settings and "train.warmup=0.1" in settings
+    assert "sentence" not in advise(manifest(2_000_000), has_gpu=False).settings
+    assert "sentence" not in advise(manifest(90_000, "word", held_out=1), has_gpu=False).settings
 
 
 @pytest.mark.parametrize("row", [*CPU, *GPU, *PAIRS, *WORDS], ids=lambda row: row[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from importlib.metadata import version
@@ -9,6 +10,8 @@ from importlib.metadata import version
 import pytest
 
 from etude.cli import main as cli
+from etude.cli import show
+from etude.cli.adapter import Command
 from etude.errors import UserError
 
 
@@ -34,6 +37,20 @@ def test_help_lists_every_command(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     for panel in cli.PANELS:
         assert f"─ {panel} ─" in shown
     assert sorted(cli.ORDER) == sorted(known)  # each command stands in one panel
+
+
+VERBS = {
+    "Answer", "Check", "Compare", "Continue", "Describe", "Explain", "Fill", "Find", "Fine-tune", "List", "Measure",
+    "Pre-train", "Report", "Score", "Serve", "Show", "Train", "Translate", "Turn", "Write",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [*cli.COMMANDS, *show.COMMANDS], ids=lambda command: command.called)
+def test_a_summary_is_one_line_that_begins_with_a_verb(command: Command) -> None:
+    summary, _, rest = inspect.cleandoc(command.function().__doc__ or "").partition("\n")
+    assert summary.split()[0] in VERBS  # the imperative, as in "Write ..."; a new one may join them
+    assert summary.endswith(".") and len(summary) <= 115
+    assert not rest or rest.startswith("\n")
 
 
 def test_an_unknown_command_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

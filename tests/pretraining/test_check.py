@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etude.pretraining.check import find_text_problems
+import pytest
+
+from etude.errors import UserError
+from etude.pretraining.check import check, find_text_problems
+from etude.recipes.schema import Recipe
 from etude.text.corpus.manifest import Report
 from etude.text.prepare.prepare import prepare
 
@@ -36,6 +40,15 @@ def test_documents_that_are_no_text_are_named(tmp_path: Path) -> None:
     problems = find_text_problems(report_of(tmp_path, "".join([*SENTENCES, "0 1 2 3 4 5 6 7 8 9 " * 3, "\n\n"])))
     assert len(problems) == 1 and "2.4% of the documents do not look like text, the first at" in problems[0]
     assert "text.txt:81" in problems[0]
+
+
+def test_a_held_out_part_that_cannot_be_asked_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("".join(f"{s.strip()} The dog too.\n\n" for s in SENTENCES), encoding="utf-8")
+    corpus = prepare(str(tmp_path / "text.txt"), tmp_path / "corpus", tokenizer="wordpiece:100", workers=0)
+    assert corpus.manifest["parts"]["valid"]["documents"] == 1
+    told = r"held-out part of .*objective\.sentence=next takes sentences from another document.*--valid 0\.1"
+    with pytest.raises(UserError, match=told):
+        check(Recipe.load("bert-toy"), corpus)
 
 
 def test_unknown_tokens_are_a_problem(tmp_path: Path) -> None:

@@ -60,6 +60,8 @@ def advise(manifest: Mapping[str, Any], has_gpu: bool) -> Advice:
     elif manifest["tokenizer"]["kind"] == "word":
         table, kind = WORDS, "vectors of whole words"
     _, recipe, minutes, settings = next(row for row in table if tokens < row[0])
+    if table in (CPU, GPU) and any(part["documents"] == 1 for part in manifest["parts"].values()):
+        settings = f"{settings} objective.sentence=none".strip()  # the next sentence needs another document
     if "target_tokenizer" in manifest:
         settings = f"{settings} model.tables=separate".strip()
     machine = "a GPU" if has_gpu else "this CPU"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from etude.objectives.base import PretrainingObjective
-from etude.pretraining.loop import build_rows
+from etude.pretraining.loop import build_rows, check_held_out
 from etude.pretraining.trial import measure_speed
 from etude.recipes.schema import Recipe
 from etude.runs.source import Source
@@ -24,6 +24,7 @@ def fix_budget(recipe: Recipe, corpus: Source, objective: PretrainingObjective, 
         rows = build_rows(recipe, corpus, objective)
         steps = schedule.total_steps(settings, rows.row_tokens, epoch_rows=len(rows))
     else:
+        check_held_out(recipe, corpus, objective)
         speed = measure_speed(recipe, corpus, device)
         steps = schedule.total_steps(
             settings,

@@ -14,7 +14,7 @@ from etude.graph.graph import Graph
 from etude.models.base import Model
 from etude.objectives.base import PretrainingObjective
 from etude.pretraining.first_weights import FirstWeights
-from etude.pretraining.loop import build_rows
+from etude.pretraining.loop import build_rows, check_held_out
 from etude.pretraining.setup import load_recipe, resolve_recipe
 from etude.pretraining.trial import Speed, measure_speed, shorten_steps
 from etude.recipes.document import Overrides
@@ -69,6 +69,7 @@ def check(
             f"has {available / 1e9:,.1f} GB of memory. Make model.layers, model.width or model.context smaller."
         )
     rows = build_rows(resolved, corpus, objective)
+    check_held_out(resolved, corpus, objective)
     speed = measure_speed(shorten_steps(resolved, device, rows.row_tokens), corpus, device)
     steps = schedule.total_steps(
         settings, speed.row_tokens, speed.flops_per_token, tokens_per_second=speed.tokens_per_second,

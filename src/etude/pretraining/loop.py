@@ -53,6 +53,12 @@ def build_loop(
     )
 
 
+def check_held_out(recipe: Recipe, corpus: Source, objective: PretrainingObjective) -> None:
+    """Raise UserError where an objective cannot be evaluated on the held-out part, before anything is measured."""
+    if (valid := held_out(corpus)) is not None:
+        objective.rows(valid, recipe.train.seed)
+
+
 def build_rows(recipe: Recipe, corpus: Source, objective: PretrainingObjective) -> Rows:
     """Return the rows of a source; UserError where it does not fill one."""
     rows = objective.rows(corpus, recipe.train.seed)

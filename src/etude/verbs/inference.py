@@ -77,9 +77,10 @@ def evaluate(
     relations: bool = False,
     graph: str | Path | None = None,
 ) -> dict[str, Score]:
-    """The official scores of a run on a file, with 95 % intervals; of a translation run BLEU and chrF.
+    """Score a run on a labelled file by its task's official measures, with 95 % intervals.
 
-    Of a run on a graph, the filtered rank of the true head and tail of each triple: MRR, mean rank, hits@1/3/10.
+    Translations are scored by BLEU and chrF; a run on a graph by the filtered rank of the true head and tail of each
+    triple: MRR, mean rank, hits@1/3/10.
 
     Args:
         run: A fine-tuned run, a saved baseline, a translation run, or a run on a graph.
@@ -97,7 +98,7 @@ def evaluate(
 
     if isinstance(run, (str, Path)) and is_graph_run(run):
         if report is not None or columns:
-            raise UserError("A run on a graph ranks entities: leave out --report and --columns.")
+            raise UserError("A run on a graph ranks entities: leave out --report and --column.")
         return _evaluate_graph(run, file, predictions, relations, graph)
     if relations or graph is not None:
         raise UserError("--relations and --graph are of a run on a graph: leave them out.")
@@ -162,7 +163,7 @@ def predict(
     columns: Mapping[str, str] | None = None,
     skip_bad: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """One JSON answer a line, in order: of plain texts, of JSON objects, or of the examples of a file (.csv …).
+    """Answer plain texts, JSON objects or the examples of a file (.csv …): one JSON line each, in order.
 
     Args:
         run: A fine-tuned run, or a saved baseline.
@@ -208,7 +209,7 @@ def features(
     pool: Literal["mean", "max", "start", "last", "none"] = "mean",
     text: str | None = None,
 ) -> FeatureFile:
-    """States of texts as arrays: vectors (texts, layers, width), or with --pool none one array a text.
+    """Write the hidden states of texts as arrays: (texts, layers, width), or one array a text with --pool none.
 
     Args:
         run: Any run.
@@ -243,7 +244,7 @@ def generate(
     dtype: Literal["float32", "bfloat16", "float16"] = "float32",
     on_text: Callable[[int, str], None] | None = None,
 ) -> list[Continuation]:
-    """Go on with a text by a causal model.
+    """Continue a text with a causal model.
 
     Args:
         run: A run, a folder of transformers, or hf:ID of the hub.
@@ -339,7 +340,7 @@ def translate(
 
 
 def fill(run: str | Path | LoadedModel, text: str, *, top: int = 5, device: str | None = None) -> list[list[Guess]]:
-    """Fill the blanks of a text by a masked model.
+    """Fill the blanks of a text with a masked model.
 
     Args:
         run: A run, a folder of transformers, or hf:ID of the hub.
@@ -359,7 +360,7 @@ def perplexity(
     part: Literal["train", "valid"] = "valid",
     device: str | None = None,
 ) -> Perplexity:
-    """How well a model predicts a text: nats a token and a word, bits a byte.
+    """Measure how well a model predicts a text: nats a token and a word, bits a byte.
 
     Args:
         run: A run, a folder of transformers, or hf:ID of the hub.

@@ -28,7 +28,7 @@ def check(
     gpus: int | None = None,
     gpu: str = "h100",
 ) -> Check | ClusterCheck:
-    """Say before a run: parameters, memory, FLOPs, time, data problems, the loss to beat.
+    """Report before a run: parameters, memory, FLOPs, time, data problems, the loss to beat.
 
     Args:
         recipe: A recipe: a name, or a .yaml file.

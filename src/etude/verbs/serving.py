@@ -36,10 +36,10 @@ def serve(
     quiet: bool = False,
     on_start: Callable[[Server], None] | None = None,
 ) -> None:
-    """Runs behind HTTP, with a page: fill, generate, translate, predict, attention, encode; a board of a folder.
+    """Serve runs over HTTP, with a page to fill, generate, translate, predict and compare, and a board of a folder.
 
     Args:
-        runs: Runs, baselines, folders of transformers, or hub ids.
+        runs: Runs, baselines, folders of transformers, or hf:ID of the hub.
         host: Where to listen; 0.0.0.0 lets other machines in, which need a token.
         port: 0: any that is free.
         board: A folder of runs and studies to show: live curves, cards, comparisons, reports.

@@ -34,7 +34,7 @@ def attention(
     out: str | Path | None = None,
     device: str | None = None,
 ) -> Attention:
-    """What the heads of a Transformer look at in a text, and what each makes a habit of.
+    """Show what the heads of a Transformer look at in a text, and what each makes a habit of.
 
     Args:
         run: A run, a folder of transformers, or hf:ID of the hub.
@@ -70,13 +70,13 @@ def heads(
     out: str | Path | None = None,
     device: str | None = None,
 ) -> HeadReport:
-    """Which head of a Transformer finds which relation of a treebank, beside fixed offsets; and its loss without heads.
+    """Find which head finds which relation of a treebank, beside fixed offsets, and the loss without heads.
 
     Args:
-        run: A run, a folder of transformers, or a hub id.
+        run: A run, a folder of transformers, or hf:ID of the hub.
         treebank: Sentences with tokens, head (from 1, 0 for the root) and deprel, such as .jsonl.
         sentences: How many to read: half of them to choose heads and offsets, half to score them.
-        least: Arcs of a relation in each half; rarer ones are left out.
+        least: Arcs that a relation must have in each half; rarer ones are left out.
         pruning: Sentences to measure the loss on without heads; 0 for none.
         out: Write everything as a page, .html.
         device: cpu or cuda; a GPU where there is one.
@@ -106,7 +106,7 @@ def paths(
     out: str | Path | None = None,
     device: str | None = None,
 ) -> PathExplanation:
-    """Why an answer: what joins a question with its answers in a graph, and what KagNet attends to.
+    """Explain an answer: what joins a question with its answers in a graph, and what KagNet attends to.
 
     Args:
         run: A run fine-tuned as graph_choice.
@@ -162,7 +162,7 @@ def _read_question(question: str | Path | Mapping[str, object]) -> tuple[Mapping
 
 
 def mix(run: str | Path | TaskModel) -> list[Mix]:
-    """What a fine-tuned run takes of each layer: the softmax weights and gamma of its learned mixes (ELMo).
+    """Show what a fine-tuned run takes of each layer: the softmax weights and gamma of its mixes (ELMo).
 
     Args:
         run: A run fine-tuned with transfer.combine=mix, or a tagger with task.network.mix.
@@ -183,7 +183,7 @@ def batch(
     out: str | Path | None = None,
     settings: Mapping[str, object] | None = None,
 ) -> TrainingBatch:
-    """What a model reads in a step of its training, and what it is asked: masked tokens, next tokens, windows, pairs.
+    """Show what a training step reads and what it asks: masked tokens, next tokens, windows, pairs.
 
     Args:
         recipe: A recipe: a name, or a .yaml file; or a run, of which ELECTRA's generator draws with its own weights.
@@ -212,7 +212,7 @@ def batch(
 
 
 def graph(graph: str | Path | Graph) -> Graph:
-    """What a graph holds: entities, relations, triples, degrees, and what was doubtful in its files.
+    """Describe a graph: entities, relations, triples, degrees, and what was doubtful in its files.
 
     Args:
         graph: A graph folder.
@@ -229,7 +229,7 @@ def neighbours(
     top: int = 10,
     unknown: Literal["refuse", "rarest", "random", "zero", "subwords"] = "refuse",
 ) -> dict[str, list[tuple[str, float]]]:
-    """The words of the largest cosine with a word.
+    """List the words of the largest cosine with a word.
 
     Args:
         run: A run of word vectors, or a file of vectors.
@@ -248,7 +248,7 @@ def neighbours(
 def analogy(
     run: str | Path, a: str, b: str, c: str, *, top: int = 5, rule: Literal["add", "multiply"] = "add"
 ) -> list[tuple[str, float]]:
-    """Which word is to C as B is to A? man king woman -> queen.
+    """Find the word that is to C as B is to A: man king woman -> queen.
 
     Args:
         run: A run of word vectors, or a file of vectors.
@@ -272,7 +272,7 @@ def scores(
     most: int = 30_000,
     unknown: Literal["leave", "rarest", "random", "zero", "subwords"] = "leave",
 ) -> list[Similarity | Analogies]:
-    """Agreement with people: word similarity (Spearman) and analogies (accuracy).
+    """Compare word vectors with people's judgements: similarity (Spearman) and analogies (accuracy).
 
     Args:
         run: A run of word vectors, or a file of vectors.
@@ -290,7 +290,7 @@ def scores(
 
 
 def unknown(run: str | Path, file: str | Path, *, text: str | None = None) -> Coverage:
-    """Words of a text that have no vector, the most frequent first.
+    """List the words of a text that have no vector, the most frequent first.
 
     Args:
         run: A run of word vectors, or a file of vectors.

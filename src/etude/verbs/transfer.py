@@ -46,7 +46,7 @@ def finetune(
         out: The folder of the new run.
         dev: The examples the best weights are chosen on.
         settings: Settings to change: train.lr=3e-5 task.dropout=0.2 transfer.frozen=true
-        teacher: Learn the task from this run of it; distill.soft_weight=... say how.
+        teacher: Learn the task from this run of it; settings such as distill.soft_weight=0.5 say how.
         columns: role=name of a column: -c text=review -c label=stars
         text: The column of the text.
         label: The column of the label.
@@ -214,7 +214,7 @@ def prompt(
     device: str | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> PromptResult:
-    """Zero-, one- and few-shot scores of a causal model on a task.
+    """Score a causal model on a task in words, with no, one or a few examples shown.
 
     Args:
         run: A run, a folder of transformers, or hf:ID of the hub.

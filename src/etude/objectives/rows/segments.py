@@ -345,7 +345,9 @@ def _check(corpus: Corpus, rules: Rules) -> None:
     """Refuses a sentence task that the text cannot teach."""
     if rules.sentence == "none":
         return
-    where, documents, sentences = corpus_name(corpus), len(corpus.documents), len(corpus.sentences)
+    documents, sentences = len(corpus.documents), len(corpus.sentences)
+    held_out = corpus.split == "valid"
+    where = f"{'the held-out part of ' * held_out}{corpus_name(corpus)}"
     if documents == sentences:
         raise UserError(
             f"{where}: every document is one sentence, so objective.sentence={rules.sentence} has nothing to learn. "
@@ -354,5 +356,6 @@ def _check(corpus: Corpus, rules: Rules) -> None:
     if documents < 2 and (rules.sentence == "next" or rules.lone == "random"):
         raise UserError(
             f"{where}: objective.sentence={rules.sentence} takes sentences from another document, and there is only "
-            "one. Prepare text of several documents (blank lines or files divide them), or set objective.sentence=none."
+            f"one. Prepare {'a larger share of it (--valid 0.1)' if held_out else 'text'} of several documents (blank "
+            "lines or files divide them), or set objective.sentence=none."
         )
