@@ -173,9 +173,12 @@ def cpu_seconds(pid: int) -> float:
 
 
 def resident_mb(pid: int) -> float:
-    """Resident memory of a server; pages that its processes share count once."""
+    """Resident memory of a server; pages that its processes share count once.
+
+    Without those of files such as torch's libraries: their share depends on which other programs use them, too.
+    """
     texts = [Path(f"/proc/{each}/smaps_rollup").read_text(encoding="utf-8") for each in list_processes(pid)]
-    return sum(int(re.search(r"Pss:\s+(\d+)", text)[1]) for text in texts) / 1024  # type: ignore[index]
+    return sum(int(size) for text in texts for size in re.findall(r"^Pss_(?:Anon|Shmem):\s+(\d+)", text, re.M)) / 1024
 
 
 # --- clients ----------------------------------------------------------------------------------------

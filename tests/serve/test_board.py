@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from etude.errors import UserError
+from etude.runs.run import Run
 from etude.serve.app import Service
 from etude.serve.board import Board
 from etude.serve.limits import Limits
@@ -191,9 +192,17 @@ def test_the_board_in_a_browser(browser: Any, folder: Path) -> None:
         page.click("#compare")
         page.wait_for_selector("#differences")
         assert "All settings are the same." in page.inner_text("#differences")
+        lengths = "[...document.querySelectorAll('#details .curve')].map(each => each.getAttribute('d').length)"
+        drawn = page.evaluate(lengths)
+        with open(folder / "runs" / "half" / "metrics.jsonl", "a") as log:
+            log.write(line(210, 2.9))
         with open(folder / "runs" / "half" / ".lock", "a") as lock:  # it begins to run, and the page sees it
             fcntl.flock(lock, fcntl.LOCK_EX)
             page.wait_for_selector(".entry .state.running", timeout=15_000)
+            page.wait_for_selector("#details .state.running")
+            steps = Run.open(folder / "runs" / "half").recipe.train.steps
+            assert page.inner_text("#details .state.running") == f"half: running · step 210 / {steps:,}"
+            assert sum(page.evaluate(lengths)) > sum(drawn)
         with context.expect_page() as opened:
             page.click("a:text-is('Report')")
         opened.value.wait_for_load_state()
@@ -202,6 +211,18 @@ def test_the_board_in_a_browser(browser: Any, folder: Path) -> None:
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         context.close()
         assert not faults
+
+
+def test_a_run_at_its_end_counts_its_steps_once(browser: Any, folder: Path) -> None:
+    task = folder / "runs" / "done" / "task.yaml"
+    task.write_text("kind: tag\ntrain: {steps: 200}\n", encoding="utf-8")
+    with Server(Service.create([], Limits(), False, folder), port=0) as server:
+        page = browser.new_page(locale="en-GB")
+        page.goto(f"{server.address}/board")
+        page.wait_for_selector("#runs .entry")
+        counts = page.locator(".line.number > span:first-child").all_inner_texts()
+        assert "step 200" in counts and any(count.startswith("step 200 / ") for count in counts)
+        page.close()
 
 
 def test_a_study_without_a_result_says_so(browser: Any, folder: Path) -> None:

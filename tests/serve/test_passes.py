@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import re
 import signal
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -82,6 +85,23 @@ def test_faults_are_those_of_passes_in_the_server() -> None:
         assert answers[1].json["detail"] == "too long" and answers[1].headers["Retry-After"] == "7"
         assert answers[2].json["detail"] == "no such word"
     assert statuses[False] == statuses[True] == [200, 413, 422, 500]
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").is_file(), reason="Linux tells what processes share")
+def test_a_garbage_collection_of_the_server_copies_no_shared_memory() -> None:
+    """Otherwise every object's page is written to, and server and process have one each."""
+
+    def measure() -> float:
+        texts = [Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii") for pid in (os.getpid(), passes.pid)]
+        return sum(int(size) for text in texts for size in re.findall(r"^Pss_Anon:\s+(\d+)", text, re.MULTILINE)) / 1024
+
+    gc.collect()
+    passes = fork_passes(Limits())
+    before = measure()
+    gc.collect()
+    assert measure() - before < 8  # MB
+    passes.close()
+    assert not gc.get_freeze_count()
 
 
 def test_a_fault_hits_none_of_the_others_of_its_batch() -> None:

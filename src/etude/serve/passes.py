@@ -4,6 +4,10 @@ Between two operations of a pass Python's interpreter lock is needed, also by th
 threads. Batches are small where a server is not busy, so their operations are short, and threads mostly wait for that
 lock: two processes run a third more such passes than two threads. A process is a fork of the server with its loaded
 runs. It shares their weights with it, and ends with it.
+
+A garbage collection writes to the head of every object that it visits, and so copies the page of memory it lies on,
+which server and processes had shared. What was loaded before the fork is therefore left out of collections, on both
+sides, until the processes are closed.
 """
 
 from __future__ import annotations
@@ -100,6 +104,7 @@ class ForkedPasses:
         """Fork; `siblings` were forked before, and the new process closes its copies of their connections."""
         self._local = local
         self._connection, far_end = Pipe()
+        gc.freeze()
         with warnings.catch_warnings():
             # newer Pythons warn of other threads; those of torch and of a progress line hold nothing that is used there
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -138,6 +143,7 @@ class ForkedPasses:
 
     def close(self) -> None:
         """End the process."""
+        gc.unfreeze()
         if not self._is_alive:
             return
         self._is_alive = False
@@ -154,7 +160,6 @@ def _answer_until_end(connection: Connection, local: LocalPasses) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # sent to all processes of a service: the server ends them
         signal.signal(number, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # threads of tokenizers do not survive a fork
-    gc.freeze()  # a collection would write to, and so copy, the pages of all that was loaded
 
     def answer() -> None:
         while True:

@@ -2,8 +2,8 @@
 "use strict";
 import { clear, drawHead, getJson, h, keepFocus, load, start } from "./common.js";
 import { addWords, getLanguage, has, t } from "./words.js";
-import { short, sparkline } from "./chart.js";
-import { drawDetails } from "./details.js";
+import { sparkline } from "./chart.js";
+import { countSteps, drawDetails } from "./details.js";
 
 addWords({
   board_title: ["Runs and studies", "실행과 연구"],
@@ -63,7 +63,7 @@ function drawRun(run) {
     run.spark.length > 1 ? sparkline(run.spark) : null,
     run.state === "running" && share ? h("div", {class: "progress"}, h("i", {style: {width: `${100 * share}%`}})) : null,
     run.step ? h("div", {class: "line number"},
-      h("span", {}, `${t("step")} ${run.step.toLocaleString()}${run.steps ? ` / ${run.steps.toLocaleString()}` : ""}`),
+      h("span", {}, `${t("step")} ${countSteps(run)}`),
       h("span", {}, [run.loss === null ? null : `${t("loss")} ${run.loss.toFixed(3)}`, score ? `${score[0]} ${score[1].toFixed(3)}` : null].filter(Boolean).join(" · "))) : null,
     h("div", {class: "foot"},
       run.step ? h("label", {class: "compare above"}, toggle, t("compare")) : null,

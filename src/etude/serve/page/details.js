@@ -31,12 +31,16 @@ let axis = "step";
 
 const pairs = (columns, name) => (columns[axis] || []).map((x, at) => [x, (columns[name] || [])[at]]).filter(([x, y]) => x !== null && y !== null && y !== undefined);
 
+// "310 / 460"; of a run that has come to its end, one number
+export const countSteps = run => run.step.toLocaleString() + (run.steps && run.steps !== run.step ? ` / ${run.steps.toLocaleString()}` : "");
+
 export function drawDetails(place, details, close) {
   const names = details.map(each => each.run.name);
   const redraw = () => keepFocus(() => drawDetails(place, details, close));
   const opened = new Set([...place.querySelectorAll("details[open] > summary")].map(each => each.textContent)); // stay open while a run is live
   clear(place).append(h("div", {class: "card"},
     h("div", {class: "head"}, h("h2", {}, names.join(` ${t("versus")} `)),
+      details.filter(each => each.run.state === "running").map(each => h("span", {class: "state running number"}, h("i", {}), `${details.length > 1 ? `${each.run.name}: ` : ""}${t("running")} · ${t("step")} ${countSteps(each.run)}`)),
       h("div", {class: "axes", role: "group", "aria-label": t("axis")}, AXES.map(name => h("button", {type: "button", id: `axis ${name}`, "aria-pressed": String(name === axis), onclick: () => { axis = name; redraw(); }}, t(`axis_${name}`)))),
       h("button", {class: "plain", type: "button", id: "close", onclick: close}, t("close"))),
     drawCurves(details), h("div", {class: "pair"}, drawScores(details), drawCost(details)),
