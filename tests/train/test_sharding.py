@@ -20,7 +20,14 @@ from etude.train import sharding
 from etude.train.memory import Estimate
 from etude.train.parallel import Ranks
 from etude.train.settings import Settings
-from etude.train.strategy import choose_strategy, refuse_sharding, shard_estimate
+from etude.train.strategy import (
+    GATHERED_SHARE,
+    choose_strategy,
+    gathered_bytes,
+    gathers_model,
+    refuse_sharding,
+    shard_estimate,
+)
 from tests.train.forked_ranks import RankServer, use_exact_muon
 
 ENCODER = "layers: 2, width: 32, heads: 2, context: 32, segments: 2, norm: post, embedding_norm: true"
@@ -82,10 +89,13 @@ def train_and_compare(
     assert largest_difference(single.folder, folder / "ranks") < 1e-6
 
 
-def test_shards_with_recomputation_equal_one_process(server: RankServer, tmp_path: Path, prepared) -> None:
+@pytest.mark.parametrize(("gather", "optimizer"), [("layer", "muon"), ("model", "adamw")])
+def test_shards_with_recomputation_equal_one_process(
+    server: RankServer, tmp_path: Path, prepared, gather: str, optimizer: str
+) -> None:
     train_and_compare(
-        server, tmp_path, prepared("wordpiece:600"), "gpt2", 2, steps=2, optimizer="muon", parallel="fsdp",
-        recompute="all", micro_tokens=128,
+        server, tmp_path, prepared("wordpiece:600"), "gpt2", 2, steps=2, optimizer=optimizer, parallel="fsdp",
+        recompute="all", micro_tokens=128, gather=gather,
     )  # fmt: skip
 
 
@@ -97,7 +107,8 @@ def test_shards_begin_with_the_bits_of_a_whole_model(
     server: RankServer, tmp_path: Path, prepared, name: str, mode: str, ranks: int
 ) -> None:
     folder = prepared("wordpiece:600")
-    recipe = write_recipe(tmp_path, name, parallel=mode, **({"shard_ranks": 2} if mode == "hybrid" else {}))
+    options: dict[str, object] = {"shard_ranks": 2} if mode == "hybrid" else {}
+    recipe = write_recipe(tmp_path, name, parallel=mode, gather="model" if name == "gpt2" else "layer", **options)
     path = tmp_path / "initial.safetensors"
     assert server.run(ranks, "initial", recipe, folder, path) == [0] * ranks, server.output()
     corpus = Corpus.open(folder)
@@ -116,10 +127,11 @@ def test_every_model_in_every_mode(
 ) -> None:
     corpus = prepared("wordpiece:600")
     options: dict[str, object] = {"parallel": mode} | ({"shard_ranks": 2} if mode == "hybrid" else {})
-    for ranks in (2, 4):
-        folder = tmp_path / str(ranks)
+    for ranks, gather in ((2, "layer"), (4, "layer"), (4, "model")):
+        folder = tmp_path / f"{ranks}-{gather}"
         folder.mkdir()
-        train_and_compare(server, folder, corpus, name, ranks, optimizer=optimizer, **options)
+        if mode != "ddp" or gather == "layer":
+            train_and_compare(server, folder, corpus, name, ranks, optimizer=optimizer, gather=gather, **options)
 
 
 def read_weights(folder: Path, corpus: Path, recompute: str) -> dict[str, torch.Tensor]:
@@ -182,6 +194,16 @@ def test_auto_takes_the_first_that_fits(monkeypatch: pytest.MonkeyPatch) -> None
     assert shard_estimate(needs, 4) == 500
     assert choose_strategy(settings, Ranks(), needs, 1).mode == "single"
     assert choose_strategy(Settings(steps=1, parallel="fsdp"), ranks, needs, 10**9).mode == "fsdp"
+
+
+def test_a_small_model_is_gathered_as_a_whole_within_a_machine() -> None:
+    needs = Estimate(parameters=400, gradients=400, optimizer=800, casts=200, activations=None, output=0)
+    assert gathered_bytes(needs) == 1400  # weights, gradients and their copy, casts
+    small, large = 1400 / GATHERED_SHARE - 1, 1400 / GATHERED_SHARE
+    assert gathers_model("auto", needs, large, True)
+    assert not gathers_model("auto", needs, small, True)  # it would take more than its share
+    assert not gathers_model("auto", needs, large, False) and not gathers_model("auto", needs, None, True)
+    assert gathers_model("model", needs, None, False) and not gathers_model("layer", needs, large, True)
 
 
 def test_fine_tuning_refuses_shards() -> None:

@@ -21,6 +21,7 @@ from etude.errors import UserError
 from etude.train.muon import Exchange, Groups
 from etude.train.optimizers import Adam, AdamW, Lamb, MuonAdamW, compute_total_norm
 from etude.train.settings import Settings
+from etude.train.tensor_lists import is_share, share_of
 
 Role = Literal["norm", "bias", "embedding", "head", "hidden"]
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
@@ -235,13 +236,15 @@ def clip_gradients(
     """
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = compute_total_norm(grads)
-    if hasattr(norm, "full_tensor"):  # sharded gradients (FSDP2): the norm over all shards
-        norm, optimizer = norm.full_tensor(), None
+    if grads and is_share(grads[0]):
+        from etude.train.sharding import join_norms  # torch's machinery takes a second to load
+
+        norm = join_norms(norm, grads[0])
     if limit is not None and grads:
         if optimizer is not None and supports_grad_scale(optimizer, norm.device):
             optimizer.grad_scale = norm.clamp(min=limit) / limit  # type: ignore[attr-defined]
         else:
-            torch._foreach_mul_(grads, limit / norm.clamp(min=limit))
+            torch._foreach_mul_([share_of(grad) for grad in grads], limit / norm.clamp(min=limit))
     return norm
 
 

@@ -12,11 +12,12 @@ from typing import Any, overload
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.adamw import adamw
 
 from etude.nn.triton import availability
 from etude.train.closures import Closure, evaluate_closure
 from etude.train.muon import Exchange, Groups, Muon
-from etude.train.tensor_lists import copy_to_device
+from etude.train.tensor_lists import copy_to_device, is_share, share_of
 
 # Adam's two bias corrections, 1 - beta^t, are exactly 1 at this step; and a float32 counter stays there, as 2^24 + 1 is
 # not a float32.
@@ -54,7 +55,11 @@ def _load_kernel(name: str, device: torch.device) -> ModuleType | None:
 
 
 def compute_total_norm(grads: list[Tensor]) -> Tensor:
-    """Return the global norm of all gradients, as torch's `get_total_norm`; on a GPU by our two kernels if possible."""
+    """Return the global norm of all gradients, as torch's `get_total_norm`; on a GPU by our two kernels if possible.
+
+    Of gradients in shards, it is the norm of this rank's shares: torch would dispatch each tensor by itself.
+    """
+    grads = [share_of(grad) for grad in grads]
     device = grads[0].device if grads else torch.device("cpu")
     kernel = load_norm_kernel(device)
     if kernel is not None and all(_is_plain(grad, device) for grad in grads):
@@ -64,7 +69,7 @@ def compute_total_norm(grads: list[Tensor]) -> Tensor:
 
 
 def _is_plain(tensor: Tensor, device: torch.device) -> bool:
-    """Whether an address and a size describe a tensor: not a shard (FSDP2), not sparse, not transposed."""
+    """Whether an address and a size describe a tensor: not sparse, not transposed; of a shard, ask for its share."""
     return (
         type(tensor) in (Tensor, nn.Parameter)
         and tensor.dtype == torch.float32
@@ -115,7 +120,7 @@ class AdamW(torch.optim.AdamW):
     def step(self, closure: Closure | None = None) -> float | None:
         """Take one step, by our kernel where it supports it."""
         loss = evaluate_closure(closure)
-        if not self._step_by_kernel():
+        if not self._step_by_kernel() and not self._step_by_shares():
             super().step()
         return loss
 
@@ -126,13 +131,13 @@ class AdamW(torch.optim.AdamW):
         if kernel is None or not _fits_kernel(self.param_groups):
             return False
         device, states = updated[0][0].device, [self.state[parameter] for parameter, _ in updated]
-        grads = [parameter.grad for parameter, _ in updated]
+        grads = [share_of(parameter.grad) for parameter, _ in updated]
         scalars = [scalar for scalar in (self.grad_scale, self.found_inf) if scalar is not None]
         # a parameter added later has no state yet: torch creates it
         if not all(states) or not all(_is_plain(tensor, device) for tensor in [*grads, *scalars]):
             return False
-        tensors = [[parameter for parameter, _ in updated]]
-        tensors += [[state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step")]
+        tensors = [[share_of(parameter) for parameter, _ in updated]]
+        tensors += [[share_of(state[key]) for state in states] for key in ("exp_avg", "exp_avg_sq", "step")]
         if not {type(parameter) for parameter in tensors[0]} <= {Tensor, nn.Parameter}:
             return False
         addresses = [[tensor.data_ptr() for tensor in row] for row in tensors]
@@ -151,6 +156,34 @@ class AdamW(torch.optim.AdamW):
             grad_scale=self.grad_scale,
             found_inf=self.found_inf,
         )
+        return True
+
+    def _step_by_shares(self) -> bool:
+        """Take torch's fused step on this rank's shares, if parameters are in shards: no element needs another."""
+        if not is_share(self.param_groups[0]["params"][0]):
+            return False
+        for group in self.param_groups:
+            updated = [parameter for parameter in group["params"] if parameter.grad is not None]
+            states = [self.state[parameter] for parameter in updated]
+            if not updated:
+                continue
+            adamw(
+                [share_of(parameter) for parameter in updated],
+                [share_of(parameter.grad) for parameter in updated],
+                *([share_of(state[key]) for state in states] for key in ("exp_avg", "exp_avg_sq")),
+                [],
+                [state["step"] for state in states],
+                fused=group["fused"],
+                grad_scale=self.grad_scale,
+                found_inf=self.found_inf,
+                amsgrad=False,
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                lr=group["lr"],
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                maximize=False,
+            )
         return True
 
     def _lrs(self, groups: Groups, device: torch.device) -> list[float] | Tensor:

@@ -4,7 +4,7 @@ A layer's weights are gathered when it runs and freed after it; its gradients ar
 precision of the products (ZeRO stage 3: Rajbhandari et al. 2020). `hybrid` shards over some processes, those of one
 machine by default, and keeps copies between them, so that only gradients cross machines (Zhao et al. 2023, "PyTorch
 FSDP", section 3.2.2). Layers that are used several times (ALBERT), embeddings and heads belong to the root: they are
-gathered once a step.
+gathered once a step. With `train.gather=model` everything does: the model is one unit.
 
 Only a run of several processes imports this file: torch's machinery takes a second to load.
 """
@@ -14,15 +14,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.utils._pytree import register_dataclass
 
 from etude.errors import UserError
 from etude.nn.recompute import Recomputable
+from etude.objectives.base import Term
 from etude.train.parallel import Ranks
 from etude.train.settings import Settings
+
+# FSDP2 begins its backward pass at the tensors that a module returns. torch up to 2.11 finds those in dictionaries and
+# lists, but in a dataclass only if it is registered.
+register_dataclass(Term)
 
 
 def build_mesh(ranks: Ranks, device: torch.device, hybrid: bool, shard_ranks: int | None = None) -> DeviceMesh:
@@ -57,7 +64,7 @@ def shard(
 ) -> None:
     """Shard a learner in place, layer by layer; parameters become DTensors on the device of the mesh.
 
-    `methods` of the learner gather weights as its `forward` does.
+    Without `layers` it is one unit, gathered in float32 and cast by autocast, as in one process. `methods` of the learner gather weights as its `forward` does.
     """
     half = settings.precision == "bf16"
     # Weights of layers are gathered in half precision, as autocast would cast them; those of the root, where tables
@@ -74,13 +81,33 @@ def shard(
         register_fsdp_forward_method(learner, name)
 
 
-def reduce_copies(learner: nn.Module, is_last: bool) -> None:
-    """Let gradients be added up between the copies of a hybrid mesh with the last micro-batch alone.
+def reduce_with_last(learner: nn.Module, is_last: bool, gathers_model: bool) -> None:
+    """Leave to the last micro-batch of a step what one reduction can do for all of them.
 
-    Within a copy they are reduced after every micro-batch: whole gradients would not fit.
+    Where a model is gathered as a whole, its weights stay and gradients are added up until then. Layer by layer they
+    are reduced after every micro-batch, as whole gradients would not fit, and only the sum between the copies of a
+    hybrid mesh is left to the last.
     """
     assert isinstance(learner, FSDPModule)
-    learner.set_requires_all_reduce(is_last)
+    if gathers_model:
+        learner.set_requires_gradient_sync(is_last, recurse=False)
+        learner.set_reshard_after_backward(is_last, recurse=False)
+    else:
+        learner.set_requires_all_reduce(is_last)
+
+
+def join_norms(norm: Tensor, gradient: Tensor) -> Tensor:
+    """Return the norm of all gradients from that of this rank's shares; `gradient` is one of those in shards.
+
+    Copies of a hybrid mesh have equal gradients: only the shares of one copy are added up, in float64.
+    """
+    assert isinstance(gradient, DTensor)
+    mesh = gradient.device_mesh
+    if mesh.size(mesh.ndim - 1) == 1:
+        return norm
+    squares = norm.double().square()
+    dist.all_reduce(squares, group=mesh.get_group(mesh.ndim - 1))
+    return squares.sqrt().to(norm.dtype)
 
 
 class MatrixExchange:

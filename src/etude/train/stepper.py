@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +30,14 @@ from etude.train.parallel import Ranks
 from etude.train.progress import Progress
 from etude.train.recorded_step import StepRecorder
 from etude.train.settings import Settings
-from etude.train.strategy import Strategy, available_memory, choose_strategy, refuse_sharding
+from etude.train.strategy import (
+    Strategy,
+    available_memory,
+    choose_strategy,
+    gathered_bytes,
+    gathers_model,
+    refuse_sharding,
+)
 from etude.train.workers import default_workers
 
 
@@ -121,18 +129,27 @@ class Stepper:
             other_models=self.objective.trunks(),
             device=self.device.type,
         )
-        available = available_memory(self.device, self.ranks) if self.ranks.size > 1 else None
+        available = available_memory(self.device, self.ranks)
         strategy = choose_strategy(settings, self.ranks, needs, available)
         if strategy.reason:
             self.progress.print(f"train.parallel={strategy.mode}: {strategy.reason}")
-        return strategy
+        if not strategy.is_sharded:
+            return strategy
+        shards = self.ranks.size if strategy.mode == "fsdp" else settings.shard_ranks or self.ranks.local_size
+        is_whole = gathers_model(settings.gather, needs, available, shards <= self.ranks.local_size)
+        is_whole = not self.ranks.any(not is_whole)  # all must do the same, also where their memory differs
+        size = f"{gathered_bytes(needs) / 1e9:.2f} GB"
+        way = "model: gathered once a step" if is_whole else "layer: the whole model would take"
+        self.progress.print(f"train.gather={way}, {size} of a process")
+        return replace(strategy, gathers_model=is_whole)
 
     def _shard(self, deferred: DeferredWeights | None) -> None:
         from etude.train import sharding  # torch's machinery takes a second to load
 
         is_hybrid = self.strategy.mode == "hybrid"
         self.mesh = sharding.build_mesh(self.ranks, self.device, is_hybrid, self.settings.shard_ranks)
-        sharding.shard(self.learner, self.layers, self.mesh, self.settings, methods=["metrics"])
+        layers = [] if self.strategy.gathers_model else self.layers
+        sharding.shard(self.learner, layers, self.mesh, self.settings, methods=["metrics"])
         if deferred is not None:
             deferred.fill(self.learner.to_empty(device=self.device), sharding.find_share)
 
@@ -208,7 +225,7 @@ class Stepper:
     def _compile_trunks(self, cuda_graphs: bool) -> None:
         """Compile the models; shapes are static, so each is compiled once."""
         compilation.raise_version_limit()
-        if self.strategy.is_sharded:  # layer by layer: weights are gathered between the graphs
+        if self.strategy.is_sharded and not self.strategy.gathers_model:  # weights are gathered between the graphs
             compilation.compile_forwards((m for layer in self.layers for m in layer), self.device)
             return
         for trunk in (self.model, *self.objective.trunks()):
@@ -265,6 +282,8 @@ class Stepper:
     def _update_weights(self, number: int | Tensor) -> Tensor:
         """Clip the gradients and take an optimiser step; return the norm before clipping."""
         assert self.optimizer is not None
+        if self.strategy.is_sharded and all(p.grad is None for _, p in self.named):
+            raise RuntimeError("no gradient of this step has been reduced")  # FSDP2 has not seen the backward pass
         norm = optim.clip_gradients([p for _, p in self.named], self.settings.clip, self.optimizer)
         self._skip_if_nonfinite(norm, number)
         self.optimizer.step()
@@ -335,8 +354,8 @@ class Stepper:
         """Leave the all-reduce of gradients to the last micro-batch."""
         if isinstance(self.parallel, DistributedDataParallel) and not is_last:
             return self.parallel.no_sync()
-        if self.strategy.mode == "hybrid":
+        if self.strategy.mode == "hybrid" or self.strategy.gathers_model:
             from etude.train import sharding
 
-            sharding.reduce_copies(self.learner, is_last)
+            sharding.reduce_with_last(self.learner, is_last, self.strategy.gathers_model)
         return contextlib.nullcontext()

@@ -2,6 +2,11 @@
 
 `train.parallel=auto` takes the first that fits, since each further one sends more: copies send gradients alone, shards
 also send the weights of every layer, twice a step, and a hybrid does that within a machine.
+
+Shards are gathered layer by layer, or the whole model once a step (`train.gather`). FSDP2 asks some milliseconds of the
+host for every unit that it gathers and reduces, which a GPU waits for where layers are small; a model that is one unit
+is also compiled as a whole. It takes memory for all weights and gradients, and nothing is sent while products run: so
+`auto` does it where that memory is small, and only within a machine, where sending is fast.
 """
 
 from __future__ import annotations
@@ -18,7 +23,9 @@ from etude.train.parallel import Ranks
 from etude.train.settings import Settings
 
 Mode = Literal["single", "ddp", "fsdp", "hybrid"]
+Gather = Literal["auto", "layer", "model"]
 USABLE_SHARE = 0.9  # of a device's memory; the rest is fragments, workspaces of kernels and NCCL's buffers
+GATHERED_SHARE = 0.05  # of a device's memory: what a model that is gathered as a whole may take
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,7 @@ class Strategy:
 
     mode: Mode
     reason: str = ""
+    gathers_model: bool = False  # with shards: the whole model once a step, rather than layer by layer
 
     @property
     def is_sharded(self) -> bool:
@@ -61,6 +69,18 @@ def choose_strategy(settings: Settings, ranks: Ranks, needs: Estimate, available
 def shard_estimate(needs: Estimate, shards: int) -> int:
     """Return the bytes a process needs with weights, gradients and optimiser state in so many shards."""
     return (needs.parameters + needs.gradients + needs.optimizer) // shards + (needs.activations or 0) + needs.output
+
+
+def gathers_model(gather: Gather, needs: Estimate, memory: float | None, is_within_machine: bool) -> bool:
+    """Whether a run in shards gathers the whole model once a step; `memory` is that of a device, if known."""
+    if gather != "auto":
+        return gather == "model"
+    return memory is not None and is_within_machine and gathered_bytes(needs) <= GATHERED_SHARE * memory
+
+
+def gathered_bytes(needs: Estimate) -> int:
+    """Return what a whole model takes: weights, gradients, a copy of these to be reduced, and casts of the weights."""
+    return 3 * needs.parameters + needs.casts
 
 
 def available_memory(device: torch.device, ranks: Ranks) -> int | None:

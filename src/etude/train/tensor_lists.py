@@ -1,4 +1,4 @@
-"""Tables for kernels that process many tensors in one launch: chunks of tensors, copied to the device."""
+"""Many tensors in one launch: this rank's shares of them, and tables of their chunks, copied to the device."""
 
 from __future__ import annotations
 
@@ -11,6 +11,21 @@ import torch
 from torch import Tensor
 
 from etude.nn.packed import copy_single_threaded
+
+
+def is_share(tensor: Tensor) -> bool:
+    """Whether a tensor is in shards (torch's DTensor, whose import takes a second)."""
+    return hasattr(tensor, "to_local")
+
+
+def share_of(tensor: Tensor) -> Tensor:
+    """Return what this rank holds of a tensor in shards, by reference; any other tensor itself. For `torch.no_grad`.
+
+    An operator on tensors in shards looks up how it is divided for each of them, on the host: many times as long as
+    one on shares.
+    """
+    to_local = getattr(tensor, "to_local", None)
+    return tensor if to_local is None else to_local()
 
 
 def split_into_chunks(sizes: tuple[int, ...], block: int, device: torch.device) -> Tensor:
