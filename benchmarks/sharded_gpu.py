@@ -36,7 +36,6 @@ from training_speed.workloads import random_corpus
 from etude.pretraining.cluster_check import check_cluster
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
-from etude.train.cluster_plan import PRODUCTS
 from etude.train.loop import Loop
 from etude.train.parallel import connect
 
@@ -285,12 +284,11 @@ def compare_plan(name: str, small: bool) -> dict[str, Any]:
     planned_seconds = shape.tokens / plan.tokens_per_second
     peak = plan.memory.total / max(1, measured["peak"]) - 1
     seconds = planned_seconds / measured["seconds"] - 1
-    reached = PRODUCTS * planned_seconds / measured["seconds"]  # the network takes no time on one card
     print(
         f"plan {name}, recompute={policy}: peak {plan.memory.total / 1e9:.2f} GB planned, {measured['peak'] / 1e9:.2f} "
         f"measured ({100 * peak:+.1f} %, goal 10); step {1e3 * planned_seconds:.1f} ms planned, "
-        f"{1e3 * measured['seconds']:.1f} measured ({100 * seconds:+.1f} %, goal 20); {plan.memory}; products at "
-        f"{100 * reached:.1f} % of the peak",
+        f"{1e3 * measured['seconds']:.1f} measured ({100 * seconds:+.1f} %, goal 20); train.gather="
+        f"{'model' if plan.gathers_model else 'layer'}; {plan.memory}",
         flush=True,
     )
     return measured | {"planned_peak": plan.memory.total, "planned_seconds": planned_seconds}

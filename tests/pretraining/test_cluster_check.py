@@ -10,7 +10,7 @@ import torch
 
 from etude.errors import UserError
 from etude.pretraining.cluster_check import ClusterCheck, check_cluster
-from etude.train.cluster_plan import MACHINES, Mesh, Parts, find_machine, list_meshes, plan_start, plan_traffic
+from etude.train.cluster_plan import MACHINES, Mesh, Parts, Traffic, find_machine, list_meshes, plan_start, plan_traffic
 
 GPT = {"model.window": None, "model.layers": 6, "model.width": 128, "model.heads": 4, "model.context": 256,
        "train.batch_tokens": 65_536, "train.micro_tokens": 256, "train.batch_ramp": None}  # fmt: skip
@@ -21,8 +21,8 @@ def plan(corpus: Path, changes: dict[str, object]) -> ClusterCheck:
 
 
 def test_the_plan_of_fsdp_agrees_with_64_fake_ranks(prepared) -> None:
-    result = plan(prepared("wordpiece:600"), {})
-    assert result.fake is not None
+    result = plan(prepared("wordpiece:600"), {"train.gather": "layer"})
+    assert result.fake is not None and not result.best.gathers_model
     assert result.fake.agrees, result.fake
     assert result.best.is_fitting and result.days > 0
     traffic = result.fake.traffic
@@ -34,9 +34,11 @@ def test_the_plan_of_fsdp_agrees_with_64_fake_ranks(prepared) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("micro_batches", [1, 4])
 @pytest.mark.parametrize("policy", ["none", "attention", "all"])
-def test_every_policy_agrees(prepared, policy: str, micro_batches: int) -> None:
+@pytest.mark.parametrize("gather", ["layer", "model"])
+def test_every_policy_agrees(prepared, gather: str, policy: str, micro_batches: int) -> None:
     batch_tokens = 64 * 256 * micro_batches
-    result = plan(prepared("wordpiece:600"), {"train.recompute": policy, "train.batch_tokens": batch_tokens})
+    changes = {"train.recompute": policy, "train.batch_tokens": batch_tokens, "train.gather": gather}
+    result = plan(prepared("wordpiece:600"), changes)
     assert result.best.recompute == policy or policy == "none"
     assert result.best.micro_batches == micro_batches
     assert result.fake is not None and result.fake.agrees, result.fake
@@ -44,12 +46,20 @@ def test_every_policy_agrees(prepared, policy: str, micro_batches: int) -> None:
 
 def test_gradients_of_earlier_micro_batches_are_held(prepared) -> None:
     corpus = prepared("wordpiece:600")
-    first = plan(corpus, {"train.batch_tokens": 64 * 256}).fake
-    later = plan(corpus, {"train.batch_tokens": 2 * 64 * 256}).fake
+    first = plan(corpus, {"train.batch_tokens": 64 * 256, "train.gather": "layer"}).fake
+    later = plan(corpus, {"train.batch_tokens": 2 * 64 * 256, "train.gather": "layer"}).fake
     assert first is not None and later is not None
     assert first.agrees and later.agrees, (first, later)
     assert later.peak > first.peak and later.planned_peak > first.planned_peak
     assert later.traffic == first.traffic
+
+
+def test_a_small_model_is_gathered_once_a_step(prepared) -> None:
+    result = plan(prepared("wordpiece:600"), {"train.batch_tokens": 2 * 64 * 256})
+    assert result.best.gathers_model and result.best.mesh == Mesh(16, 4)  # not between machines
+    assert result.fake is not None and result.fake.agrees, result.fake
+    assert result.fake.traffic.gathered == pytest.approx(4 * result.parameters, rel=0.02)  # of two micro-batches
+    assert not any(other.gathers_model for other in result.plans if other.mesh.shards > 4)
 
 
 def test_the_tracker_counts_storages_once_while_they_live() -> None:
@@ -89,6 +99,8 @@ def test_traffic_follows_from_sizes() -> None:
     assert traffic.gathered == 3 * (2 * 2 * 200 + 4 * 50)
     assert traffic.reduced == 3 * 4 * 250 and traffic.copies == 250
     assert plan_traffic(parts, Mesh(1, 8), 2, 3).copies == 0
+    whole = plan_traffic(replace(parts, gathers_model=True), Mesh(2, 4), element_size=2, micro_batches=3)
+    assert whole == Traffic(gathered=4 * 250, reduced=4 * 250, copies=250)
 
 
 def test_a_start_takes_as_long_as_a_share() -> None:

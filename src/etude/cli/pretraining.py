@@ -75,7 +75,8 @@ def present_check(call: Call[Check | ClusterCheck]) -> None:
 def _present_plan(result: ClusterCheck) -> None:
     from rich.table import Table
 
-    from etude.train.cluster_plan import DRAW, NETWORK, PRODUCTS
+    from etude.train.cluster_plan import DRAW, NETWORK
+    from etude.train.cluster_time import ATTENTION, MEMORY, PRODUCTS
 
     best, machine, console = result.best, result.machine, make_console(highlight=True)
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -86,19 +87,21 @@ def _present_plan(result: ClusterCheck) -> None:
         f"{name} {value / 1e9:.1f}"
         for name, value in (
             ("weights", part.weights), ("gradients", part.gradients), ("optimiser", part.optimizer),
-            ("activations", part.activations), ("gathered layers", part.gathered), ("output", part.output),
+            ("activations", part.activations), ("gathered", part.gathered), ("output", part.output),
         )
     )  # fmt: skip
     fits = "fits" if best.is_fitting else "DOES NOT FIT"
     for name, value in (
         ("recipe", f"{result.recipe.name}: {result.parameters:,} parameters"),
         ("machine", f"{result.nodes} x {result.gpus} {machine.name}"),
-        ("mesh", f"{best.mesh}, train.recompute={best.recompute}"),
+        ("mesh", f"{best.mesh}, train.recompute={best.recompute}, "
+         f"train.gather={'model' if best.gathers_model else 'layer'}"),
         ("memory a GPU", f"{part.total / 1e9:.1f} GB, {fits} ({memory})"),
         ("sent a step", f"{(sent.gathered + sent.reduced + sent.copies) / 1e9:,.1f} GB a GPU (gathered "
          f"{sent.gathered / 1e9:,.1f}, reduced {sent.reduced / 1e9:,.1f}, between copies {sent.copies / 1e9:,.1f})"),
         ("time", f"about {result.days:,.1f} days at {best.tokens_per_second:,.0f} tokens/s, bound by {best.bound}; a "
-         f"model: products at {PRODUCTS:.0%} of {machine.peak / 1e12:,.0f} TFLOP/s, network at {NETWORK:.0%} of "
+         f"model: products at {PRODUCTS:.0%} and attention at {ATTENTION:.0%} of {machine.peak / 1e12:,.0f} TFLOP/s, "
+         f"memory at {MEMORY:.0%} of {machine.bandwidth / 1e12:.1f} TB/s, network at {NETWORK:.0%} of "
          f"{machine.within / 1e9:.0f} and {machine.between / 1e9:.0f} GB/s"),
         ("start", f"each process draws its share of the weights in about {result.start_seconds:,.0f} s; a model: "
          f"{DRAW * 1e9:.0f} ns a value on one core"),

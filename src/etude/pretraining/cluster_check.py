@@ -8,7 +8,7 @@ for, against the plan of just that step.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -38,7 +38,9 @@ from etude.train.cluster_plan import (
     plan_start,
     plan_traffic,
 )
+from etude.train.cluster_time import TokenWork
 from etude.train.settings import Settings
+from etude.train.strategy import gathers_model
 
 AGREEMENT = 0.1  # of the plan and the fake step
 
@@ -117,6 +119,7 @@ def check_cluster(
         raise UserError(f"The memory of {resolved.model_kind}'s activations is not known, so no plan can be made.")
     batch = objective.batch([rows[0]], Chance(settings.seed, 0))
     flops_per_token = objective.flops(model, batch) / batch.size
+    work = _count_work(model, batch, flops_per_token)
     parts = _count(model, objective)
     share = settings.batch_tokens // ranks
     micro_tokens = max(rows.row_tokens, min(settings.micro_tokens or share, share))
@@ -125,14 +128,15 @@ def check_cluster(
     layer_activations = (model.activation_bytes(micro_tokens, 2, "cuda") or 0) // max(1, model.layers)
     for policy in policies if settings.recompute == "none" else (settings.recompute,):
         needs = _estimate(settings.model_copy(update={"recompute": policy}), model, objective, micro_tokens, "cuda")
-        plans += [
-            plan_mesh(
-                needs, parts, mesh, machine, gpus=gpus, batch_tokens=settings.batch_tokens, micro_tokens=micro_tokens,
-                flops_per_token=flops_per_token, recompute=policy,
-                layer_activations=layer_activations,
-            )
-            for mesh in list_meshes(nodes, gpus)
-        ]  # fmt: skip
+        for mesh in list_meshes(nodes, gpus):
+            is_whole = gathers_model(settings.gather, needs, machine.memory, mesh.shards <= gpus)
+            plans.append(
+                plan_mesh(
+                    needs, replace(parts, gathers_model=is_whole), mesh, machine, gpus=gpus,
+                    batch_tokens=settings.batch_tokens, micro_tokens=micro_tokens, work=work, recompute=policy,
+                    layer_activations=layer_activations,
+                )
+            )  # fmt: skip
     plans.sort(key=lambda plan: (not plan.is_fitting, -plan.tokens_per_second * plan.is_fitting, plan.memory.total))
     fake_step = _check_by_fake_step(settings, model, objective, batch, parts, plans[0]) if fake else None
     tokens = total_tokens(settings, rows.row_tokens, flops_per_token, plans[0].tokens_per_second)
@@ -150,6 +154,23 @@ def total_tokens(settings: Settings, row_tokens: int, flops_per_token: float, to
     """Return the tokens of the whole run."""
     steps = schedule.total_steps(settings, row_tokens, flops_per_token, tokens_per_second=tokens_per_second)
     return float(schedule.rows_before(settings, row_tokens, steps) * row_tokens)
+
+
+def _count_work(model: Model, batch: Batch, flops_per_token: float) -> TokenWork:
+    """Return what a token takes; attention is the part that grows with the square of lengths.
+
+    FLOPs count all pairs of tokens, and a causal model computes half of them. The output layer's are more than the
+    model's own: its logits cross the memory as activations do.
+    """
+    lengths, size = batch.lengths, batch.size
+    pairs = 2 * max(0, model.flops(lengths) - 2 * model.flops(lengths // 2)) / size
+    logits = max(0.0, flops_per_token / 3 - model.flops(lengths) / size) / (2 * model.state_width)
+    activations = (model.activation_bytes(size, 2, "cuda") or 0) / size
+    return TokenWork(
+        products=flops_per_token / 3 - pairs,
+        attention=pairs / 2 if getattr(model, "causal", False) else pairs,
+        activations=activations + 2 * logits,
+    )
 
 
 def _count(model: Model, objective: PretrainingObjective) -> Parts:
@@ -187,10 +208,13 @@ def _check_by_fake_step(
 
     started = time.perf_counter()
     settings = settings.model_copy(update={"recompute": plan.recompute, "precision": "float32"})
+    parts = replace(parts, gathers_model=plan.gathers_model)
     needs = _estimate(settings, model, objective, batch.size, "cpu")
     layer_activations = (model.activation_bytes(batch.size, 4, "cpu") or 0) // max(1, model.layers)
-    planned = plan_memory(needs, parts, plan.mesh, 4, layer_activations, plan.micro_batches)
-    step = take_fake_step(model, objective, batch, settings, plan.mesh, is_accumulated=plan.micro_batches > 1)
+    planned = plan_memory(needs, parts, plan.mesh, 4, layer_activations, plan.micro_batches, plan.recompute)
+    step = take_fake_step(
+        model, objective, batch, settings, plan.mesh, plan.gathers_model, is_accumulated=plan.micro_batches > 1
+    )
     return FakeCheck(
         planned.total, step.peak, plan_traffic(parts, plan.mesh, 4, 1), step.traffic, time.perf_counter() - started
     )

@@ -129,11 +129,18 @@ class StepTracker(TorchDispatchMode):
 
 
 def take_fake_step(
-    model: Model, objective: Objective, batch: Batch, settings: Settings, mesh: Mesh, is_accumulated: bool = False
+    model: Model,
+    objective: Objective,
+    batch: Batch,
+    settings: Settings,
+    mesh: Mesh,
+    gathers_model: bool = False,
+    is_accumulated: bool = False,
 ) -> FakeStep:
     """Shard a model that was built on the device "meta", run one micro-batch as rank 0, and return what it took.
 
-    With `is_accumulated`, the gradients of earlier micro-batches are there already.
+    With `is_accumulated`, the gradients of earlier micro-batches are there already: in shares, or whole ones of one
+    more micro-batch that runs before, where the whole model is gathered.
     """
     if dist.is_initialized():
         raise UserError("A plan is checked in one process: run etude check without torchrun.")
@@ -143,19 +150,24 @@ def take_fake_step(
         trunks = [model, *objective.trunks()]
         learner = Learner(model, objective)
         recomputation.set_recompute(trunks, settings.recompute)
-        sharding.shard(learner, recomputation.list_layers(trunks), device_mesh, settings)
+        layers = [] if gathers_model else recomputation.list_layers(trunks)
+        sharding.shard(learner, layers, device_mesh, settings)
         with FakeTensorMode(allow_non_fake_inputs=True):
             learner.to_empty(device="cpu")
             named = [(name, p) for name, p in learner.named_parameters() if p.requires_grad]
             optimizer = optim.build(settings, named, None, sharding.MatrixExchange(device_mesh))
             states = optim.state_tensors(optimizer, named)
-            if is_accumulated:
+            if is_accumulated and not gathers_model:
                 for _, parameter in named:
                     parameter.grad = torch.zeros_like(parameter)
             gradients = [p.grad for _, p in named if p.grad is not None]
             held = [*gradients, *(p for _, p in named), *learner.buffers(), *states.values()]
             tracker = StepTracker(map(_local, held))
             with tracker, use_large_blocks():
+                if is_accumulated and gathers_model:
+                    sharding.reduce_with_last(learner, False, gathers_model)
+                    _run(learner, batch, settings)
+                    sharding.reduce_with_last(learner, True, gathers_model)
                 _run(learner, batch, settings)
             return FakeStep(
                 weights=sum(_local_bytes(parameter) for _, parameter in named),

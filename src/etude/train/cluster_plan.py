@@ -9,9 +9,14 @@ Memory and bytes follow from the shapes of the model and from what FSDP2 does (t
     sent          for each micro-batch every layer is gathered twice and the root once, and all gradients are reduced
                   in float32; between copies the shares of gradients are added up once a step
 
-Time is a model of the machine, not a measurement: products run at PRODUCTS of the GPU's published peak, what is sent
-moves at NETWORK of its published bandwidth in one direction while products run, so a step takes as long as the slower
-of both, and the sums between copies follow. A start is that of drawing this process's share of the weights on one core.
+Where the whole model is gathered (`train.gather`), all of it is the root, gathered and reduced once a step: weights,
+casts of them by autocast, and the buffer that they were received in, which is freed after the forward pass; then whole
+gradients, and a copy of them to be reduced.
+
+Time is a model of the machine, not a measurement: computing takes what train/cluster_time.py says, what is sent moves
+at NETWORK of the published bandwidth in one direction. Layers are sent while others compute, so a step takes as long as
+the slower of both; a whole model is not. The sums between copies follow. A start is that of drawing this process's
+share of the weights on one core.
 """
 
 from __future__ import annotations
@@ -24,10 +29,11 @@ from etude.models.base import Model
 from etude.nn.generator_jump import FEWEST
 from etude.nn.recompute import RecomputePolicy
 from etude.objectives.base import Objective
+from etude.train.cluster_time import TokenWork, compute_seconds, weight_seconds
 from etude.train.memory import Estimate
 from etude.train.strategy import USABLE_SHARE
 
-PRODUCTS, NETWORK = 0.45, 0.8  # shares of published peaks that are assumed to be reached
+NETWORK = 0.8  # the share of the published bandwidth that is assumed to be reached
 DRAW, JUMP = 20e-9, 0.015  # seconds of one core for a normal value and for a jump in a stream of them (docs/scale.md)
 
 
@@ -38,24 +44,26 @@ class Machine:
     name: str
     memory: float  # bytes
     peak: float  # FLOPs a second in bf16, dense
+    bandwidth: float  # bytes a second of its memory
     within: float  # bytes a second of one GPU to the others of its machine (NVLink)
     between: float  # bytes a second of one GPU to other machines
 
 
 MACHINES = {
-    "a100": Machine("A100 80 GB", 80e9, 312e12, 300e9, 25e9),  # NVLink 3; 200 Gbit/s a GPU
-    "h100": Machine("H100 80 GB", 80e9, 989.5e12, 450e9, 50e9),  # NVLink 4; 400 Gbit/s a GPU
-    "h200": Machine("H200 141 GB", 141e9, 989.5e12, 450e9, 50e9),
-    "b200": Machine("B200 180 GB", 180e9, 2250e12, 900e9, 50e9),  # NVLink 5
+    "a100": Machine("A100 80 GB", 80e9, 312e12, 2.04e12, 300e9, 25e9),  # NVLink 3; 200 Gbit/s a GPU
+    "h100": Machine("H100 80 GB", 80e9, 989.5e12, 3.35e12, 450e9, 50e9),  # NVLink 4; 400 Gbit/s a GPU
+    "h200": Machine("H200 141 GB", 141e9, 989.5e12, 4.8e12, 450e9, 50e9),
+    "b200": Machine("B200 180 GB", 180e9, 2250e12, 8e12, 900e9, 50e9),  # NVLink 5
 }
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Numbers of parameters: of each layer that is sharded alone, and of the root."""
+    """Numbers of parameters: of each layer, and of the root."""
 
     layers: list[int]
     root: int
+    gathers_model: bool = False  # once a step, rather than layer by layer
 
     @property
     def total(self) -> int:
@@ -109,7 +117,8 @@ class ClusterPlan:
     traffic: Traffic
     tokens_per_second: float
     is_fitting: bool
-    bound: str  # what a step waits for: products or network
+    bound: str  # what takes longer: computing or network
+    gathers_model: bool  # `train.gather`
 
 
 def count_parts(model: Model, objective: Objective, layers: Sequence[Sequence[int]]) -> Parts:
@@ -120,7 +129,13 @@ def count_parts(model: Model, objective: Objective, layers: Sequence[Sequence[in
 
 
 def plan_memory(
-    needs: Estimate, parts: Parts, mesh: Mesh, element_size: int, layer_activations: int, micro_batches: int
+    needs: Estimate,
+    parts: Parts,
+    mesh: Mesh,
+    element_size: int,
+    layer_activations: int,
+    micro_batches: int,
+    recompute: RecomputePolicy,
 ) -> Memory:
     """Return the peak of one GPU; `needs` is that of a process that holds everything.
 
@@ -129,6 +144,8 @@ def plan_memory(
 
     Gradients of a layer, `layer_activations` being all it keeps, take the place of what they were computed from.
     """
+    if parts.gathers_model:
+        return _plan_whole_memory(needs, parts, mesh, layer_activations, micro_batches, recompute)
     largest = max(parts.layers, default=0)
     layers = max(2 * element_size * largest, (3 * element_size + 4) * largest - layer_activations)
     # in the backward pass of a layer, about half of its activations have a gradient at a time: those of the inner
@@ -152,12 +169,46 @@ def plan_memory(
     return max(first, last, key=lambda memory: memory.total)
 
 
+def _plan_whole_memory(
+    needs: Estimate, parts: Parts, mesh: Mesh, layer_activations: int, micro_batches: int, recompute: RecomputePolicy
+) -> Memory:
+    """Return the peak where the whole model is gathered.
+
+    It lies where the loss is computed, where the backward pass begins, where it ends, or where gradients are reduced
+    and the weights are gone.
+    """
+    model, root, activations = 4 * parts.total, 4 * parts.root, needs.activations or 0
+    earlier = model if micro_batches > 1 else 0  # gradients of the micro-batches before
+    received = model if mesh.shards > 1 else 0  # with the first micro-batch
+    loss = Memory(
+        weights=needs.parameters // mesh.shards,
+        gradients=0,
+        optimizer=needs.optimizer // mesh.shards,
+        gathered=model + needs.casts + max(received, earlier),
+        # what is computed again comes later
+        activations=activations - (min(activations, layer_activations) if recompute == "all" else 0),
+        output=needs.output,
+    )
+    first = replace(
+        loss,
+        gathered=model + needs.casts + root + earlier,  # tables have their gradients first
+        activations=activations + layer_activations // 2,
+        output=0,
+    )
+    last = replace(first, gathered=2 * model, activations=min(activations, layer_activations) + layer_activations // 2)
+    reduced = replace(last, gradients=needs.gradients // mesh.shards, activations=0)
+    return max(loss, first, last, reduced, key=lambda memory: memory.total)
+
+
 def plan_traffic(parts: Parts, mesh: Mesh, element_size: int, micro_batches: int) -> Traffic:
     """Return the payload of one GPU in a step of so many micro-batches."""
+    copies = 4 * parts.total // mesh.shards if mesh.copies > 1 else 0
+    if parts.gathers_model:
+        return Traffic(4 * parts.total, 4 * parts.total, copies)
     return Traffic(
         gathered=micro_batches * (2 * element_size * sum(parts.layers) + 4 * parts.root),
         reduced=micro_batches * 4 * parts.total,
-        copies=4 * parts.total // mesh.shards if mesh.copies > 1 else 0,
+        copies=copies,
     )
 
 
@@ -178,7 +229,7 @@ def plan_mesh(
     gpus: int,
     batch_tokens: int,
     micro_tokens: int,
-    flops_per_token: float,
+    work: TokenWork,
     recompute: RecomputePolicy,
     layer_activations: int,
     element_size: int = 2,
@@ -186,19 +237,23 @@ def plan_mesh(
     """Return the plan of one mesh over machines of `gpus`."""
     ranks = mesh.copies * mesh.shards
     micro_batches = max(1, round(batch_tokens / ranks / micro_tokens))
-    memory = plan_memory(needs, parts, mesh, element_size, layer_activations, micro_batches)
+    memory = plan_memory(needs, parts, mesh, element_size, layer_activations, micro_batches, recompute)
     traffic = plan_traffic(parts, mesh, element_size, micro_batches)
-    again = {"none": 0.0, "attention": 0.12, "all": 1.0}[recompute] / 3  # a forward pass is a third of a step
-    products = batch_tokens / ranks * flops_per_token * (1 + again) / (PRODUCTS * machine.peak)
+    computing = compute_seconds(work, batch_tokens / ranks, machine.peak, machine.bandwidth, recompute)
+    computing += weight_seconds(
+        sum(parts.layers), parts.root, mesh.shards, micro_batches, machine.bandwidth, gathers_model=parts.gathers_model
+    )
     bandwidth = machine.within if mesh.shards <= gpus else machine.between
     share = (mesh.shards - 1) / mesh.shards
     network = (traffic.gathered + traffic.reduced) * share / (NETWORK * bandwidth)
     copies = 2 * (mesh.copies - 1) / mesh.copies * traffic.copies / (NETWORK * machine.between)
     return ClusterPlan(
         mesh, recompute, micro_batches, memory, traffic,
-        tokens_per_second=batch_tokens / (max(products, network) + copies),
+        tokens_per_second=batch_tokens
+        / ((computing + network if parts.gathers_model else max(computing, network)) + copies),
         is_fitting=memory.total <= USABLE_SHARE * machine.memory,
-        bound="products" if products >= network else "network",
+        bound="computing" if computing >= network else "network",
+        gathers_model=parts.gathers_model,
     )  # fmt: skip
 
 

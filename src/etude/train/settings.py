@@ -105,8 +105,8 @@ class Settings(Strict):
     # over all; hybrid: shards over `shard_ranks` of them, copies between; auto: the first of these that fits
     parallel: Literal["auto", "ddp", "fsdp", "hybrid"] = "auto"
     shard_ranks: Positive | None = None  # hybrid: processes that share one copy; None: those of a machine
-    # What a process in shards holds whole at a time: the weights of a layer, or once a step those of the model; auto: of
-    # the model where that takes 5 % of a device's memory at most and shards lie within a machine (train/strategy.py)
+    # What a process in shards holds whole at a time: the weights of a layer, or once a step those of the model; auto:
+    # the latter where that takes 5 % of a device's memory at most and shards lie within a machine (train/strategy.py)
     gather: Literal["auto", "layer", "model"] = "auto"
     recompute: Literal["none", "attention", "all"] = "none"  # activations that the backward pass computes again
 

@@ -64,7 +64,8 @@ def shard(
 ) -> None:
     """Shard a learner in place, layer by layer; parameters become DTensors on the device of the mesh.
 
-    Without `layers` it is one unit, gathered in float32 and cast by autocast, as in one process. `methods` of the learner gather weights as its `forward` does.
+    Without `layers` it is one unit, gathered in float32 and cast by autocast, as in one process. `methods` of the
+    learner gather weights as its `forward` does.
     """
     half = settings.precision == "bf16"
     # Weights of layers are gathered in half precision, as autocast would cast them; those of the root, where tables
