@@ -168,7 +168,7 @@ def _count_work(model: Model, batch: Batch, flops_per_token: float) -> TokenWork
     activations = (model.activation_bytes(size, 2, "cuda") or 0) / size
     return TokenWork(
         products=flops_per_token / 3 - pairs,
-        attention=pairs / 2 if getattr(model, "causal", False) else pairs,
+        attention=pairs / 2 if model.causal else pairs,
         activations=activations + 2 * logits,
     )
 

@@ -170,7 +170,8 @@ class AdamW(torch.optim.AdamW):
             adamw(
                 [share_of(parameter) for parameter in updated],
                 [share_of(parameter.grad) for parameter in updated],
-                *([share_of(state[key]) for state in states] for key in ("exp_avg", "exp_avg_sq")),
+                [share_of(state["exp_avg"]) for state in states],
+                [share_of(state["exp_avg_sq"]) for state in states],
                 [],
                 [state["step"] for state in states],
                 fused=group["fused"],
