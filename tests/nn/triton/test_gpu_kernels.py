@@ -165,7 +165,7 @@ def test_one_program_learns_one_word_after_another(kind: str) -> None:
     from etude.objectives.word_vectors.kernels import windows_triton
     from etude.objectives.word_vectors.kernels.tables import NO_PATHS, Subwords, noise_table, whole_words
 
-    draw, vocab, count = np.random.default_rng(0), 50, 24
+    draw, vocab, count = np.random.default_rng(0), 50, 12
     noise = noise_table(draw.integers(1, 50, vocab) ** 0.75)
     words, place, reach = draw.integers(0, vocab, count), np.arange(count), draw.integers(1, 6, count)
     low = np.maximum(place - reach, 0).astype(np.int32)
