@@ -105,7 +105,7 @@ def check_command(words: list[str], place: str) -> None:
         pytest.fail(f"{place}: {error}")
     if "--resume" in rest:
         return  # takes no places: the run knows them
-    arguments = Call[object](COMMANDS[name], context.params).arguments
+    arguments = Call[object](COMMANDS[name], context.params).fit_words()
     check_settings(name, arguments, place)
 
 

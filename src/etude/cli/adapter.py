@@ -127,12 +127,13 @@ class Call(Generic[Result]):
 
     @functools.cached_property
     def arguments(self) -> dict[str, Any]:
-        """Everything the verb is called with, by name; raises UserError where words do not fit, or a run is missing."""
-        arguments = self._fit_words()
+        """Everything the verb is called with, by name; raises UserError also where a run is missing."""
+        arguments = self.fit_words()
         check_models(arguments)
         return arguments
 
-    def _fit_words(self) -> dict[str, Any]:
+    def fit_words(self) -> dict[str, Any]:
+        """Return words and options by the names of the verb; raise UserError where they do not fit."""
         command = self.command
         names = self._places
         if not takes_settings(command.verb):
