@@ -9,7 +9,7 @@ import torch
 
 from etude.inference import generation, reader, recorded_decoding
 from etude.inference.generation import Sampling, generate
-from etude.inference.reader import Reader
+from etude.inference.reader import Reader, Writing
 from tests.inference.test_generation import AXES, SAMPLINGS, ids_of, prompts_of
 from tests.recordings import Recorder, Unrecordable
 from tests.tiny_models import decoder
@@ -140,17 +140,56 @@ def test_a_host_waits_once_for_many_tokens(monkeypatch: pytest.MonkeyPatch) -> N
     """The first steps of a room are not recorded yet, but nobody waits for these either."""
     record_on_cpu(monkeypatch, Recorder())
     steps: list[int] = []
-    write = Reader.write
+    collect = Reader.collect
 
-    def count(self: Reader, *values: Any) -> list[list[int]]:
-        tokens = write(self, *values)
+    def count(self: Reader, writing: Writing) -> list[list[int]]:
+        tokens = collect(self, writing)
         steps.append(len(tokens))
         return tokens
 
-    monkeypatch.setattr(Reader, "write", count)
+    monkeypatch.setattr(Reader, "collect", count)
     texts = generate(decoder(context=128), prompts_of(3), Sampling(tokens=100, temperature=0, past_end=True))
     assert sum(steps) == 100 and all(len(text.ids) == 100 for text in texts)
-    assert max(steps) == generation.AHEAD and len(steps) < 12
+    assert max(steps) == generation.AHEAD and len(steps) < 14
+
+
+def test_the_device_writes_on_while_the_host_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    record_on_cpu(monkeypatch, Recorder())
+    monkeypatch.setattr(recorded_decoding, "ROOM", 256)
+    under_way: list[bool] = []
+    open_writings: set[int] = set()
+    ahead, collect, take_all = Reader.write_ahead, Reader.collect, generation.Sample.take_all
+
+    def start(self: Reader, draw: Any) -> Writing | None:
+        writing = ahead(self, draw)
+        open_writings.update([id(writing)] if writing is not None else [])
+        return writing
+
+    def finish(self: Reader, writing: Writing) -> list[list[int]]:
+        open_writings.discard(id(writing))
+        return collect(self, writing)
+
+    def look(self: generation.Sample, tokens: Any) -> str:
+        under_way.append(bool(open_writings))
+        return take_all(self, tokens)
+
+    monkeypatch.setattr(Reader, "write_ahead", start)
+    monkeypatch.setattr(Reader, "collect", finish)
+    monkeypatch.setattr(generation.Sample, "take_all", look)
+    generate(decoder(context=256), prompts_of(1), Sampling(tokens=100, temperature=0, past_end=True))
+    # the prompt's own token is the host's; of the last tokens none follow
+    assert under_way[0] is False and under_way[-1] is False and all(under_way[1:-1]) and len(under_way) > 6
+
+
+def test_texts_that_end_while_others_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens written ahead for a text that has ended are dropped, and the others lose none."""
+    model, prompts, recorder = decoder(context=64), prompts_of(9), Recorder()
+    asked = Sampling(tokens=40, seed=3, stop=("e",))
+    expected = generate(model, prompts, asked, cached=False)
+    assert len({len(text.ids) for text in expected}) > 2
+    record_on_cpu(monkeypatch, recorder)
+    monkeypatch.setattr(recorded_decoding, "ROOM", 64)
+    assert generate(model, prompts, asked) == expected
 
 
 def test_steps_that_cannot_be_recorded_are_taken_the_ordinary_way(monkeypatch: pytest.MonkeyPatch) -> None:

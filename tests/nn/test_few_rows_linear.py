@@ -78,7 +78,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         rows.append(len(x))
         return multiply(x, *arguments)
 
-    kernel = SimpleNamespace(MAX_ROWS=8, multiply=count)
+    kernel = SimpleNamespace(MAX_ROWS=8, MAX_NORM_ROWS=3, multiply=count)
     monkeypatch.setattr(few_rows_linear, "_find_kernel", lambda device, dtype: kernel)
     return rows
 

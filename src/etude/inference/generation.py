@@ -241,28 +241,37 @@ def write(
                 rows = [prompts.index(tuple(sample.framed)) for sample in group]
                 logits = reader.next_logits()[rows]
                 reader.keep(rows)
+            tokens = reader.write(_Drawing(sampling, group, reader.device), logits)  # (steps, S)
             while group:
-                tokens = reader.write(_Drawing(sampling, group, reader.device), logits)  # (steps, S)
-                logits = None
+                # the device writes on while the host looks at what it has written
+                draw = _Drawing(sampling, group, reader.device, len(tokens))
+                writing = reader.write_ahead(draw) if draw.steps else None
                 for sample, new, slides in zip(group, zip(*tokens, strict=True), reader.slides.tolist(), strict=True):
                     sample.slides = slides
                     piece = sample.take_all(new)
                     if piece:
                         yield sample, piece
+                tokens = reader.collect(writing) if writing is not None else []
                 unfinished = [row for row, sample in enumerate(group) if sample.ended is None]
                 if len(unfinished) < len(group):
                     reader.keep(unfinished)
                     group = [group[row] for row in unfinished]
+                    tokens = [[step[row] for row in unfinished] for step in tokens]
+                if group and not tokens:
+                    tokens = reader.write(_Drawing(sampling, group, reader.device))
 
 
 class _Drawing:
     """The choice of the next tokens of some samples, with their keys on the device beforehand."""
 
-    def __init__(self, sampling: Sampling, samples: Sequence[Sample], device: torch.device) -> None:
+    def __init__(self, sampling: Sampling, samples: Sequence[Sample], device: torch.device, ahead: int = 0) -> None:
+        """`ahead`: of the tokens of each that the host has and the sample has not."""
         self.sampling = sampling
-        self.steps = min(AHEAD, max(sample.limit - len(sample.ids) for sample in samples))
+        counts = np.array([len(sample.ids) + ahead for sample in samples])
+        left = max(sample.limit - int(count) for sample, count in zip(samples, counts, strict=True))
+        self.steps = max(0, min(AHEAD, left))
         keys = np.array([sample.key for sample in samples], np.uint64)
-        numbers = np.array([len(sample.ids) for sample in samples]) + np.arange(self.steps)[:, None]  # (steps, S)
+        numbers = counts + np.arange(self.steps)[:, None]  # (steps, S)
         self.keys = sampling.send_keys(fold_arrays(np.broadcast_to(keys, numbers.shape), numbers), device)
 
     def __call__(self, logits: Tensor, step: int) -> Tensor:

@@ -1,7 +1,8 @@
 """Growing sequences with a key-value cache, and the logits of the next token of each.
 
 Prompts of several lengths are read and continued together, without padding (nn/attention/kv_cache.py). On a GPU steps
-of one token are recorded and replayed (inference/recorded_decoding.py), several before the host looks at their tokens.
+of one token are recorded and replayed (inference/recorded_decoding.py), several before the host looks at their tokens,
+and the next ones are under way while it does (`write_ahead`).
 A recording has a number of rows: a sequence that is no longer kept stays in its row until half of all rows are empty,
 and empty rows are added so that few numbers of rows occur.
 """
@@ -42,6 +43,28 @@ def window_start(length: int, context: int, stride: int) -> int:
     return 0 if length <= context else -(-(length - context) // stride) * stride
 
 
+class Writing:
+    """Tokens that a device is writing, and that the host has not seen yet."""
+
+    def __init__(self, tokens: Sequence[Tensor], steps: int) -> None:
+        """`tokens` (S,) of each step; `steps` is how many of these the host has not counted."""
+        self.steps, values = steps, torch.stack(list(tokens))  # (steps, S)
+        self._arrived: torch.cuda.Event | None = None
+        if values.is_cuda:  # copied before later steps are launched: the host waits for these alone
+            source, values = values, torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            values.copy_(source, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+        self._values = values
+
+    def wait(self) -> list[list[int]]:
+        """(steps, S)"""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        written: list[list[int]] = self._values.tolist()
+        return written
+
+
 class Reader:
     """Reads sequences, whole and then token by token; used in a `with` block it leaves its memory to later ones."""
 
@@ -54,6 +77,7 @@ class Reader:
         self.row_slides = np.zeros(len(self.rows), np.int64)
         self.active = np.arange(len(self.rows))  # rows of the sequences that are kept, in their order
         self._was_replayed = False
+        self._last: Tensor | None = None  # (S,) on the device: the tokens that were written last
         self.cache = KVCache() if cached else None
         self.compute_logits = _make_scorer(loaded)
         self.recorded: RecordedSteps | None = None
@@ -118,31 +142,56 @@ class Reader:
         """
         if logits is None:
             logits = self.next_logits()
-            steps = min(draw.steps, 1 + self._count_steps_ahead())
+            steps = min(draw.steps, 1 + self._count_steps_ahead(unread=0))
         else:
-            steps = 1
+            self._was_replayed, steps = False, 1
         tokens = [draw(logits, 0)]
-        rows = torch.from_numpy(self.active).to(self.device)
-        while len(tokens) < steps:
-            assert self.recorded is not None
-            all_logits = self.recorded.advance(rows, tokens[-1])
-            if all_logits is None:
-                break
-            tokens.append(draw(all_logits if len(rows) == len(all_logits) else all_logits[rows], len(tokens)))
-        written: list[list[int]] = torch.stack(tokens).tolist()
+        self._advance(draw, tokens, steps - 1)
+        return self.collect(Writing(tokens, len(tokens) - 1))
+
+    @torch.no_grad()
+    def write_ahead(self, draw: Drawing) -> Writing | None:
+        """Let a GPU write on, up to `draw.steps` tokens of each sequence, and return at once.
+
+        None where the host has to take the next step. Whatever is done next, `collect` comes first.
+        """
+        steps = 0 if self._last is None else min(draw.steps, self._count_steps_ahead(unread=1))
+        tokens: list[Tensor] = []
+        self._advance(draw, tokens, steps)
+        return Writing(tokens, len(tokens)) if tokens else None
+
+    def collect(self, writing: Writing) -> list[list[int]]:
+        """Wait for tokens that are being written, and return them: (steps, S)."""
+        written = writing.wait()
         for row, new in zip(self.active, zip(*written, strict=True), strict=True):
             self.rows[row] += new
-        if len(tokens) > 1:
+        if writing.steps:
             assert self.cache is not None
-            self.cache.lengths = self.cache.lengths + self._is_active() * (len(tokens) - 1)
+            self.cache.lengths = self.cache.lengths + self._is_active() * writing.steps
         return written
 
-    def _count_steps_ahead(self) -> int:
-        """Steps that can follow a recorded one before a context slides or a buffer is full."""
-        if self.recorded is None or not self._was_replayed:
+    def _advance(self, draw: Drawing, tokens: list[Tensor], steps: int) -> None:
+        """Append the tokens (S,) of further recorded steps; without tokens so far, behind those that were last."""
+        rows = torch.from_numpy(self.active).to(self.device)
+        last = tokens[-1] if tokens else self._last
+        for _ in range(steps):
+            assert self.recorded is not None and last is not None
+            all_logits = self.recorded.advance(rows, last)
+            if all_logits is None:
+                break
+            last = draw(all_logits if len(rows) == len(all_logits) else all_logits[rows], len(tokens))
+            tokens.append(last)
+        self._last = last
+
+    def _count_steps_ahead(self, unread: int) -> int:
+        """Steps that can follow recorded ones before a context slides or a buffer is full.
+
+        `unread`: how many of the last tokens of each sequence have yet to be read.
+        """
+        if self.recorded is None or not self.recorded.is_possible or not self._was_replayed:
             return 0
         longest = max(len(self.rows[row]) - int(self.starts[row]) for row in self.active)
-        return min(self.recorded.steps_left, self.context - longest)
+        return min(self.recorded.steps_left, self.context - longest + unread)
 
     def _is_active(self) -> np.ndarray:
         """(rows,) 1 for the sequences that are kept, else 0."""
@@ -181,6 +230,7 @@ class Reader:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append one token to each sequence."""
+        self._last = None
         for row, token in zip(self.active, tokens, strict=True):
             self.rows[row].append(token)
 
@@ -203,10 +253,13 @@ class Reader:
         is_subset = bool((np.diff(active) > 0).all())
         if self.recorded is not None and is_subset and 2 * len(active) > len(self.rows):
             self.active = active
+            if self._last is not None:
+                self._last = self._last[torch.tensor(rows, device=self.device)]
         else:
             self._drop_empty_rows(active)
 
     def _drop_empty_rows(self, active: np.ndarray) -> None:
+        self._last = None
         if len(active) == len(self.rows) and bool((active == np.arange(len(active))).all()):
             self.active = active
             return

@@ -44,6 +44,8 @@ def linear(
         y = F.linear(x if norm is None else norm(x), projection.weight, projection.bias)
         y = y if activation is None else ACTIVATIONS[activation](y)
         return y + plus if plus is not None else y * times if times is not None else y
+    if norm is not None and len(x) > kernel.MAX_NORM_ROWS:
+        x, norm = norm(x), None
     norm_settings = (None, None, None, 0.0) if norm is None else (norm.kind, norm.weight, norm.bias, norm.epsilon)
     y = kernel.multiply(x, projection.weight, projection.bias, *norm_settings, activation, plus, times)
     return y

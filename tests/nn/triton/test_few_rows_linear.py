@@ -22,14 +22,28 @@ def test_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(few_rows_linear, "_find_kernel", lambda device, dtype: kernel)
     check_linear("cpu", torch.float32, 3, 40, 20)
-    monkeypatch.setattr(kernel, "choose_launch", lambda rows, inputs: kernel.Launch(16, 16, 32, 4, 1))
+    monkeypatch.setattr(kernel, "choose_launch", lambda *shape: kernel.Launch(16, 16, 32, 4, 1))
     check_linear("cpu", torch.float32, 18, 64, 32)
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("rows", [1, 16, 32, 64, 128])
+@pytest.mark.parametrize("inputs", [256, 768, 3072])
+def test_a_small_gpu_has_the_memory(rows: int, inputs: int) -> None:
+    from etude.nn.triton.few_rows_linear import choose_launch
+
+    for has_norm in (False, True):
+        large, small = (choose_launch(rows, inputs, has_norm, memory) for memory in (2**18, 99_000))
+        for launch, memory in ((large, 2**18), (small, 99_000)):
+            assert launch.stages * launch.depth * (launch.rows + launch.columns) * 2 <= memory
+            assert launch.depth >= 32 and launch.stages >= 2
+        assert (small.rows, small.columns, small.warps) == (large.rows, large.columns, large.warps)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
-    ("rows", "inputs", "outputs"), [(1, 768, 2304), (16, 3072, 768), (40, 256, 1024), (64, 80, 50)]
+    ("rows", "inputs", "outputs"), [(1, 768, 2304), (16, 3072, 768), (40, 256, 1024), (64, 80, 50), (128, 768, 768)]
 )
 def test_few_rows_on_a_gpu(dtype: torch.dtype, rows: int, inputs: int, outputs: int) -> None:
     check_linear("cuda", dtype, rows, inputs, outputs)

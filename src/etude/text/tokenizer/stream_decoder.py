@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Self
+from weakref import WeakKeyDictionary
 
 from etude.errors import UserError
 from etude.text.tokenizer.pre_tokenization import BYTE_LETTERS
@@ -32,6 +33,9 @@ class StreamDecoder:
         decoder = tokenizer.components.get("decoder") or {}
         is_byte_level = decoder.get("type") == "ByteLevel"
         self.byte_decoder = codecs.getincrementaldecoder("utf-8")("replace") if is_byte_level else None
+        if tokenizer not in _TOKEN_BYTES:
+            _TOKEN_BYTES[tokenizer] = TokenBytes(tokenizer)
+        self.token_bytes = _TOKEN_BYTES[tokenizer]
         # How a token is decoded depends at most on whether another precedes it, and that one must be letters.
         self.context = next(([int(id)] for id in reversed(list(before)) if not self._is_byte(int(id))), [])
         self.pending: list[int] = []
@@ -42,7 +46,7 @@ class StreamDecoder:
     def push(self, id: int) -> str:
         """Add an id and return the text that is now certain: often none, or more than the token's own."""
         if self.byte_decoder is not None:
-            return self.byte_decoder.decode(token_to_bytes(self.tokenizer.backend.id_to_token(id) or ""))
+            return self.byte_decoder.decode(self.token_bytes[id])
         self.pending.append(int(id))
         if self._is_byte(id):
             return ""
@@ -56,8 +60,7 @@ class StreamDecoder:
         """Add several ids and return the text that is now certain."""
         if self.byte_decoder is None:
             return "".join(map(self.push, ids))
-        find_token = self.tokenizer.backend.id_to_token
-        return self.byte_decoder.decode(b"".join(token_to_bytes(find_token(id) or "") for id in ids))
+        return self.byte_decoder.decode(b"".join(map(self.token_bytes.__getitem__, ids)))
 
     def finish(self) -> str:
         """Return the text held back so far, now that no id follows."""
@@ -94,6 +97,21 @@ def token_to_bytes(token: str) -> bytes:
         return bytes(letters[letter] for letter in token)
     except KeyError:
         return token.encode()
+
+
+class TokenBytes(dict[int, bytes]):
+    """The bytes of tokens of a byte-level tokenizer by their ids, each found once."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self._find_token = tokenizer.backend.id_to_token
+
+    def __missing__(self, id: int) -> bytes:
+        self[id] = value = token_to_bytes(self._find_token(id) or "")
+        return value
+
+
+_TOKEN_BYTES: WeakKeyDictionary[Tokenizer, TokenBytes] = WeakKeyDictionary()
 
 
 class StoppingDecoder:
