@@ -179,7 +179,7 @@ def test_a_type_that_only_a_checker_imports_needs_no_import() -> None:
     assert is_hook(annotations["on_progress"]) and not is_hook(annotations["lr"])
 
 
-def test_a_missing_run_is_told_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_a_missing_folder_is_told_before_anything_is_loaded(tmp_path: Path) -> None:
     code = """
 import sys
 from etude.cli.main import main
@@ -188,14 +188,15 @@ try:
 finally:
     print("torch" in sys.modules)
 """
-    for words in (
-        ["serve", "nope"],
-        ["generate", "nope", "Once"],
-        ["finetune", "nope", "tag", "--train", "a", "-o", "b"],
+    for words, message in (
+        ("serve nope", "There is no folder nope."),
+        ("finetune nope tag --train a -o b", "There is no folder nope."),
+        ("serve --board nope", "--board nope: there is no such folder."),
     ):
-        done = subprocess.run([sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True)
+        command = [sys.executable, "-c", code, *words.split()]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 2 and done.stdout == "False\n"
-        assert done.stderr.startswith("Error: There is no folder nope.")
+        assert done.stderr.startswith(f"Error: {message}")
     (tmp_path / "vectors.txt").touch()
     check_models({"run": tmp_path / "vectors.txt", "runs": ["hf:org/name", str(tmp_path)]})
     with pytest.raises(UserError, match="no folder nope"):

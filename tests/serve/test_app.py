@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,8 +13,11 @@ import pytest
 
 import etude
 from etude.errors import UserError
+from etude.kinds import list_kinds
 from etude.serve.app import Service
 from etude.serve.endpoints import Endpoint
+from etude.serve.examples import TEXT as TEXT_OF_EXAMPLES
+from etude.serve.examples import choose_words, make_task_example
 from etude.serve.limits import Limits
 from etude.serve.problems import encode_json
 from etude.serve.requests import EncodeRequest
@@ -239,3 +243,29 @@ def test_json_has_no_numbers_that_are_none() -> None:
     assert json.loads(encode_json([0.1, None, True, "é"])) == [0.1, None, True, "é"]
     with pytest.raises(ValueError, match="JSON"):
         encode_json({"vector": [1.0, float("nan")]})
+
+
+@pytest.mark.parametrize("name", ["bert-toy", "gpt2-toy", "skipgram-toy", "tuned", "transformer-toy", "fasttext-toy"])
+def test_every_endpoint_answers_its_example(runs: ToyRuns, name: str) -> None:
+    with serving(runs.open(name)) as server:
+        [about] = ask(server, "GET", "/about").json["runs"]
+        assert list(about["examples"]) == about["endpoints"]
+        for kind, example in about["examples"].items():
+            assert ask(server, "POST", f"/{kind}", {"input": example}).status == 200, kind
+        words = shlex.split(server.curl)
+        assert words[:2] == ["curl", f"{server.address}/{about['endpoints'][0]}"] and words[-2] == "-d"
+        assert json.loads(words[-1]) == {"input": about["examples"][about["endpoints"][0]]}
+
+
+def test_the_example_of_a_task_is_one_of_its_examples() -> None:
+    for kind, module in list_kinds("tasks").items():
+        columns = {role: usual[0] for role, usual in module.COLUMNS.items()}
+        example = make_task_example(kind, module.INPUTS, columns)
+        record = example if isinstance(example, dict) else {columns[module.INPUTS[0]]: example}
+        assert module.parse(record, columns, "input 1", False) is not None, kind
+    assert make_task_example("of a plug-in", (), {"role": "name"}) == {"name": TEXT_OF_EXAMPLES}
+
+
+def test_the_words_of_an_example_are_those_of_the_run() -> None:
+    assert choose_words([None, "##a", "a", "the", "king", "x1", "queen"]) == ["the", "king", "queen"]
+    assert choose_words([None, "a", "b", "king"]) == ["a", "b", "king"]

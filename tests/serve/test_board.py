@@ -208,6 +208,8 @@ def test_the_board_in_a_browser(browser: Any, folder: Path) -> None:
         opened.value.wait_for_load_state()
         assert opened.value.title() == "ran"
         page.set_viewport_size({"width": 360, "height": 740})
+        tops = [page.locator(f"#details .head > {each}").bounding_box()["y"] for each in ("h2", "#close", ".axes")]
+        assert abs(tops[0] - tops[1]) < 30 < tops[2] - tops[0]  # the name and "close" in one line
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         context.close()
         assert not faults

@@ -12,7 +12,8 @@ import pytest
 from etude.errors import UserError
 from etude.serve.guard import allowed_hosts, split_port
 from etude.serve.limits import Limits
-from etude.serve.server import Server, check_token
+from etude.serve.server import Server
+from etude.serve.tokens import check_token
 from tests.serve.toy_runs import JSON, ToyRuns, ask, serving
 
 TOKEN = "a-token-of-many-letters"

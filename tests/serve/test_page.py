@@ -63,6 +63,7 @@ def test_every_ability_has_its_answer(page: Any, server: Server) -> None:
     assert page.inner_text("#answer mark") == page.inner_text("#answer .bar >> nth=2 >> span")
     written = ask(page, server, "gpt2-toy", "generate", input="the cat")
     assert written.startswith("the cat") and len(written) > len("the cat") + 10
+    assert re.search(r"a second · (It stopped at the number of tokens|The model ended the text)", written)
     labels = ask(page, server, "tuned", "predict", input="the cat sat\na dog ran")
     assert labels.count("cat") >= 2 and page.inner_text("#tab-predict") == "Classify"
     assert len(page.query_selector_all("#answer .case")) == 2
@@ -79,6 +80,28 @@ def test_every_ability_has_its_answer(page: Any, server: Server) -> None:
     assert heads[-1].get_attribute("aria-pressed") == "true"
     assert page.query_selector(".map canvas[aria-label]") is not None
     assert "“the” looks at" in page.inner_text("#answer")
+
+
+def test_word_vectors_begin_with_words_that_they_know(page: Any, server: Server) -> None:
+    for ability in ("neighbours", "analogy"):
+        assert ask(page, server, "skipgram-toy", ability)  # as the page comes
+        assert page.inner_text("kbd") == "↵"
+
+
+def test_all_heads_of_a_layer_are_in_sight(page: Any, server: Server) -> None:
+    page.goto(f"{server.address}/")
+    page.wait_for_selector("#ask")
+    widths = page.evaluate("""async () => {
+      const {showAttention} = await import("/static/attention.js");
+      const map = [[0.6, 0.4], [0.1, 0.9]], names = ["a", "b"], entropy = [Array(12).fill(1)];
+      const maps = {tokens: names, keys: names, weights: [Array(12).fill(map)], cut: false, habits: {entropy}};
+      const answer = document.querySelector("#answer");
+      answer.parentElement.className = "panel wide";
+      answer.append(...showAttention([maps]));
+      const heads = answer.querySelector(".heads");
+      return [heads.scrollWidth, heads.clientWidth];
+    }""")
+    assert widths[0] <= widths[1]
 
 
 def test_a_translation_can_be_drawn(page: Any, server: Server) -> None:

@@ -18,12 +18,12 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Collection, Iterable
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from etude.serve.limits import Limits
 from etude.serve.metrics import Metrics
 from etude.serve.problems import Problem
+from etude.serve.tokens import is_loopback
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -48,14 +48,6 @@ ENCODED_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.it
 # these hold nothing private, as does /static/; /board/report asks for a ticket, because a link carries no token
 OPEN_PATHS = frozenset({"/", "/board", "/api", "/docs", "/health", "/favicon.ico", "/board/report"})
 PAGES = frozenset({"/", "/board", "/api", "/docs"})  # what a link on another site may lead to
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to an address."""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def allowed_hosts(host: str, names: Iterable[str] = ()) -> frozenset[str] | None:

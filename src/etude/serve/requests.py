@@ -272,6 +272,7 @@ class RunInfo(BaseModel):
     columns: list[str] = Field(description="and what they are called in an object")
     roles: dict[str, str] = Field(description="all parts of an example of its task, with their columns")
     pairs: list[str] = Field(description="of a translation model: its two languages")
+    examples: dict[str, JsonValue] = Field(description="an input for each endpoint")
 
 
 class About(BaseModel):

@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import JsonValue
+
 from etude.baselines.base import is_baseline
 from etude.errors import UserError
 from etude.hub.word_vectors import WordVectors
@@ -36,6 +38,7 @@ from etude.serve.endpoints import (
     similarity_endpoint,
     translate_endpoint,
 )
+from etude.serve.examples import INPUTS, TEXT, choose_words, make_task_example
 from etude.serve.requests import RunInfo
 from etude.text.tokenizer.char_ngrams import list_token_strings
 from etude.text.tokenizer.open_vocabulary import OpenVocabularyTokenizer
@@ -103,6 +106,16 @@ class ServedModel:
         """The names of its endpoints."""
         return [*(["generate"] if self.generates else []), *self.endpoints]
 
+    def example(self, kind: str) -> JsonValue:
+        """Return an input of an endpoint that the run can answer."""
+        if kind == "predict":
+            return make_task_example(self.task, list(self.inputs), self.roles)
+        if kind not in ("neighbours", "analogy"):
+            return INPUTS.get(kind, TEXT)
+        assert self.model is not None
+        words = choose_words(list_token_strings(self.model.tokenizer))
+        return words[0] if kind == "neighbours" else [*words]
+
     def describe(self) -> RunInfo:
         """Return what GET /about says of it."""
         return RunInfo(
@@ -114,6 +127,7 @@ class ServedModel:
             columns=list(self.inputs.values()),
             roles=self.roles,
             pairs=list(self.pairs or ()),
+            examples={kind: self.example(kind) for kind in self.abilities},
         )
 
     def forget_words(self) -> None:

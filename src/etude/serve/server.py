@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import shlex
 import signal
 import socket
 import threading
@@ -22,17 +23,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from etude.errors import UserError
 from etude.serve.app import Service, create_app
-from etude.serve.guard import allowed_hosts, is_loopback
+from etude.serve.guard import allowed_hosts
+from etude.serve.tokens import check_token
 
 BACKLOG = 2048  # connections that wait to be accepted
-MIN_TOKEN = 16  # letters of a token
-EXAMPLES = {
-    "fill": "The [MASK] sat.",
-    "neighbours": "king",
-    "analogy": ["man", "king", "woman"],
-    "similarity": ["The cat sat.", "A dog lay."],
-    "paths": {"question": "Where is a cat?", "choices": ["sofa", "sea"]},
-}
 NEW_CONNECTIONS = 0.1  # seconds in which connections that wait to be accepted are still taken, to be told 503
 
 log = logging.getLogger("etude")
@@ -125,8 +119,10 @@ class Server:
         token: str | None = None,
         names: Iterable[str] = (),
         access_log: bool = False,
+        token_place: str = "$ETUDE_TOKEN",
     ) -> None:
-        self.service, self.host, self.token = service, host, token
+        """`token_place` is what a shell reads the token from, for the line to try."""
+        self.service, self.host, self.token, self.token_place = service, host, token, token_place
         check_token(host, token)
         self._socket = _bind(host, port)
         self.port: int = self._socket.getsockname()[1]
@@ -161,11 +157,12 @@ class Server:
         if not self.service.kinds:
             return f"curl {self.address}/about"
         kind = self.service.kinds[0].name
-        body: dict[str, object] = {"input": EXAMPLES.get(kind, "The cat sat.")}
-        if len(self.service.find_models(kind)) > 1:
-            body["run"] = self.service.find_models(kind)[0]
-        token = "" if self.token is None else ' -H "Authorization: Bearer $ETUDE_TOKEN"'
-        return f"curl {self.address}/{kind} -H 'Content-Type: application/json'{token} -d '{json.dumps(body)}'"
+        able = self.service.find_models(kind)
+        body: dict[str, object] = {"run": able[0]} if len(able) > 1 else {}
+        body["input"] = self.service.models[able[0]].example(kind)
+        token = "" if self.token is None else f' -H "Authorization: Bearer {self.token_place}"'
+        sent = shlex.quote(json.dumps(body, ensure_ascii=False))
+        return f"curl {self.address}/{kind} -H 'Content-Type: application/json'{token} -d {sent}"
 
     def run(self) -> None:
         """Answer requests until SIGTERM or SIGINT; for the main thread."""
@@ -194,17 +191,6 @@ class Server:
         self.begin_shutdown()
         assert self._thread is not None
         self._thread.join()
-
-
-def check_token(host: str, token: str | None) -> None:
-    """Raise UserError where other machines could connect without a token, or the token cannot be used."""
-    make = "python -c 'import secrets; print(secrets.token_urlsafe(24))' makes one."
-    if token is None and not is_loopback(host):
-        raise UserError(
-            f"On {host} other machines can connect, so requests need a token: set ETUDE_TOKEN, or --token-file. {make}"
-        )
-    if token is not None and (len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token):
-        raise UserError(f"A token has {MIN_TOKEN} letters or more, ASCII and without spaces. {make}")
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -66,17 +67,22 @@ def serve(
     require("fastapi", "etude serve")
     require("uvicorn", "etude serve")
     require("prometheus_client", "etude serve")
-    passes = _share_cores(workers)
-    from etude.serve.app import Service
-    from etude.serve.limits import Limits
-    from etude.serve.served_model import ServedModel
-    from etude.serve.server import Server, check_token
-
     folders = [runs] if isinstance(runs, (str, Path)) else list(runs)
     if not folders and board is None:
         raise UserError("Nothing to serve: name a run ('etude serve runs/bert'), or a folder with --board.")
+    if board is not None and not Path(board).is_dir():
+        raise UserError(f"--board {board}: there is no such folder.")
+    from etude.serve.tokens import check_token
+
     token = _read_token(token_file)
-    check_token(host, token)  # before anything is loaded
+    check_token(host, token)
+    passes = _share_cores(workers)
+    # all that a user can get wrong is checked: these load torch
+    from etude.serve.app import Service
+    from etude.serve.limits import Limits
+    from etude.serve.served_model import ServedModel
+    from etude.serve.server import Server
+
     if not quiet:
         log = logging.getLogger("uvicorn.access")
         log.setLevel(logging.INFO)
@@ -96,7 +102,8 @@ def serve(
         timeout=timeout,
     )
     service = Service.create(models, limits, token is not None, board)
-    server = Server(service, host, port, token, name, access_log=not quiet)
+    place = "$ETUDE_TOKEN" if token_file is None else f"$(cat {shlex.quote(str(token_file))})"
+    server = Server(service, host, port, token, name, access_log=not quiet, token_place=place)
     if on_start is not None:
         on_start(server)
     server.run()

@@ -15,8 +15,6 @@ addWords({
   api_required: ["required", "필수"],
 });
 
-const EXAMPLES = {fill: "The [MASK] sat.", analogy: ["man", "king", "woman"], similarity: ["The cat sat.", "A dog lay."], neighbours: "king",
-  paths: {question: "Where is a cat?", choices: ["sofa", "sea"]}};
 // The summaries of the description are English.
 const KOREAN = {
   "fill": "글의 [MASK]마다 그럴듯한 토큰",
@@ -62,8 +60,8 @@ function drawFields(model) {
 function drawRoute(path, method, route) {
   const name = path.slice(1);
   const body = route.requestBody && resolve(route.requestBody.content["application/json"].schema);
-  const able = state.about.runs.filter(run => run.endpoints.includes(name)).map(run => run.name);
-  const example = {...(able.length > 1 ? {run: able[0]} : {}), input: EXAMPLES[name] ?? "The cat sat."};
+  const able = state.about.runs.filter(run => run.endpoints.includes(name));
+  const example = {...(able.length > 1 ? {run: able[0].name} : {}), input: able[0]?.examples[name]};
   const token = state.about.token ? " -H \"Authorization: Bearer $ETUDE_TOKEN\"" : "";
   const curl = method === "post"
     ? `curl ${location.origin}${path} -H 'Content-Type: application/json'${token} -d '${JSON.stringify(example)}'`

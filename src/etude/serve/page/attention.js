@@ -8,7 +8,7 @@ export function showAttention([result]) {
   const heads = weights[0].length;
   const sharpest = findSharpest(habits.entropy);
   const state = {layer: sharpest[0], head: sharpest[1], token: Math.min(1, tokens.length - 1)};
-  const thumbs = h("div", {class: "heads", style: {gridTemplateColumns: `auto repeat(${heads}, minmax(1.7rem, 3.2rem))`}});
+  const thumbs = h("div", {class: "heads", style: {gridTemplateColumns: `auto repeat(${heads}, minmax(1.15rem, 3.2rem))`}});
   const name = h("h2", {}), map = h("div", {class: "map"}), chips = h("div", {class: "chips"}), looks = h("div", {class: "chips"});
   const title = h("h2", {class: "minor"});
   const buttons = [];

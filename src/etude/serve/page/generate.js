@@ -13,6 +13,7 @@ export async function generate(answer, body, signal) {
     const response = await post("/generate", {...body, stream: true}, signal);
     for await (const [event, data] of readEvents(response)) {
       if (event === "error") throw new Error(data.detail);
+      if (event === "end") note.append(...(note.textContent ? [" · "] : []), t(`ended_${data.ended}`));
       if (event === "piece") {
         written.append(data.text);
         pieces += 1;

@@ -45,13 +45,13 @@ const ABILITIES = {
     show: (answer, values) => showSimilarity(answer, lines(values.input)),
   },
   neighbours: {
-    fields: () => [["input", "word", 1, t("neighbours_text")]],
+    fields: () => [["input", "word", 1, state.run.examples.neighbours]],
     options: [number("top", 10, 1, 100)],
     body: values => ({input: lines(values.input)}),
     show: (answer, values) => showNeighbours(answer, lines(values.input)),
   },
   analogy: {
-    fields: () => [["a", "a", 1, "man"], ["b", "b", 1, "king"], ["c", "c", 1, "woman"]],
+    fields: () => ["a", "b", "c"].map((name, at) => [name, name, 1, state.run.examples.analogy[at]]),
     options: [number("top", 5, 1, 100)],
     body: values => ({input: [values.a.trim(), values.b.trim(), values.c.trim()]}),
     show: (answer, values) => showAnalogy(answer, values),
@@ -85,7 +85,8 @@ function predictFields() {
   if (list) return [[list[0], list[0], 2, ""], [list[1], list[1], 4, ""]];
   const {inputs} = state.run;
   if (inputs.length > 1) return inputs.map(role => [role, role === "second" ? "second_text" : role, role === "context" ? 7 : 2, ""]);
-  return [["input", inputs.length ? (inputs[0] === "tokens" ? "tokens_field" : "texts") : "input", 4, ""]];
+  if (!inputs.length) return [["input", "input", 4, JSON.stringify(state.run.examples.predict)]];
+  return [["input", inputs[0] === "tokens" ? "tokens_field" : "texts", 4, ""]];
 }
 
 function parse(line, at) {
@@ -152,7 +153,7 @@ function drawPanel() {
   const form = h("form", {class: "card", onsubmit: event => { event.preventDefault(); ask(kind, controls, answer, button, stop); }},
     h("p", {class: "lead"}, kind.lead ? kind.lead() : t(`${state.ability}_lead`)), h("div", {class: "fields"}, fields),
     options.length ? h("details", {}, h("summary", {}, t("options")), h("div", {class: "options"}, options)) : null,
-    h("div", {class: "actions"}, button, stop, h("kbd", {}, "Ctrl ↵")));
+    h("div", {class: "actions"}, button, stop, h("kbd", {}, kind.fields().every(([, , rows]) => rows === 1) ? "↵" : "Ctrl ↵")));
   form.addEventListener("keydown", event => {
     if (event.key !== "Enter" || event.isComposing) return; // Hangul is still being written
     const is_line = "line" in event.target.dataset && !event.shiftKey; // where one word is asked for, Enter asks

@@ -44,7 +44,6 @@ const WORDS = {
   similarity_text: ["The cat sat on the mat.\nA dog lay on the rug.\nPrices rose in March.", "고양이가 매트 위에 앉았다.\n개가 양탄자에 누웠다.\n3월에 물가가 올랐다."],
   neighbours: ["Neighbours", "이웃 낱말"],
   neighbours_lead: ["The words nearest to a word.", "한 낱말에 가장 가까운 낱말들입니다."],
-  neighbours_text: ["cat", "고양이"],
   analogy: ["Analogy", "유추"],
   analogy_lead: ["a is to b as c is to …", "a와 b의 관계는 c와 …의 관계와 같다"],
   paths: ["Paths", "경로"],
@@ -102,6 +101,9 @@ const WORDS = {
   no_path: ["No path joins this answer with the question.", "이 답과 질문을 잇는 경로가 없습니다."],
   score: ["Score", "점수"],
   per_second: ["pieces a second", "조각/초"],
+  ended_end: ["The model ended the text here.", "모델이 여기서 글을 끝냈습니다."],
+  ended_tokens: ["It stopped at the number of tokens asked for.", "정한 토큰 수에서 멈췄습니다."],
+  ended_context: ["It stopped where the model sees no further.", "모델이 볼 수 있는 길이에서 멈췄습니다."],
   show_alignment: ["Show the alignment", "정렬 보기"],
 };
 
