@@ -21,7 +21,7 @@ from etude.study.settings import Study
 from etude.train import checkpoint
 
 STUDY_FILE = Path(__file__).parent / "demo.yaml"
-MINUTES = 4.5  # planned for; what is not foreseen (a busy machine) has the rest of six
+MINUTES = 4.5  # planned for; a machine that becomes busy takes longer
 STARTUP_SECONDS = 15.0  # seconds of every process: loading torch; and of the first: preparing the text
 LEAST_FLOPS = 1e9  # of a contender: a step or two
 SHARED_SPEED = 0.8  # speed of a core when the others work too

@@ -285,12 +285,12 @@ def demo(
     seed: int = 0,
     on_progress: Callable[[str], None] | None = None,
 ) -> Report:
-    """Compare several ways to pre-train, at toy size and equal compute: six minutes at most, on a CPU.
+    """Compare several ways to pre-train, at toy size and equal compute, in about five minutes on an idle CPU.
 
     Args:
         out: Where everything goes.
         language: The language of the world's text.
-        minutes: How long it may take, about.
+        minutes: What it plans for; on a busy machine it takes longer.
         workers: Processes; as many as cores, four at most.
         seed: Another seed is another town.
         on_progress: Receives a line for each step.
