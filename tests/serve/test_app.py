@@ -267,5 +267,6 @@ def test_the_example_of_a_task_is_one_of_its_examples() -> None:
 
 
 def test_the_words_of_an_example_are_those_of_the_run() -> None:
-    assert choose_words([None, "##a", "a", "the", "king", "x1", "queen"]) == ["the", "king", "queen"]
+    assert choose_words(["woman", None, "the", "king", "man", "queen"]) == ["man", "king", "woman"]
+    assert choose_words(["##orange", "the", "street", "x-ray", "baker", "water"]) == ["street", "baker", "water"]
     assert choose_words([None, "a", "b", "king"]) == ["a", "b", "king"]

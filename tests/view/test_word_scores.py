@@ -45,6 +45,14 @@ def test_an_unknown_word_is_told_with_the_nearest_name() -> None:
         neighbours(vectors(), "quen", unknown="zero")
 
 
+def test_pieces_of_words_are_neighbours_of_pieces_only() -> None:
+    matrix = np.array([[1, 0], [0.9, 0.1], [0.8, 0.3], [0.7, 0.5]], np.float32)
+    split = WordVectors(["baker", "##aker", "cook", "##ook"], matrix)
+    assert [word for word, _ in neighbours(split, "baker")] == ["cook"]
+    assert [word for word, _ in neighbours(split, "##aker")] == ["baker", "cook", "##ook"]
+    assert not analogy(split, "baker", "cook", "cook")
+
+
 def test_pieces_of_words_and_long_lists_are_not_suggested() -> None:
     words = ["maker", "##aker", *(f"w{number}" for number in range(1000))]
     many = WordVectors(words, np.ones((len(words), 2), np.float32))

@@ -20,6 +20,7 @@ from etude.models.static import RAREST, Static
 from etude.runs.run import Run
 from etude.text.tokenizer.char_ngrams import hash_ngrams, list_token_strings
 
+PIECE = "##"  # begins a piece that goes on with a word
 Unknown = Literal["refuse", "rarest", "random", "zero", "subwords"]
 
 
@@ -64,6 +65,11 @@ class WordVectors:
         """(W, D) vectors of length 1; 0 where the vector is 0."""
         norm = np.linalg.norm(self.matrix, axis=1, keepdims=True)
         return self.matrix / np.where(norm > 0, norm, 1)
+
+    @cached_property
+    def pieces(self) -> np.ndarray:
+        """(P,) int64: the rows of pieces that go on with a word (##ing), where the tokenizer splits words."""
+        return np.array([row for row, word in enumerate(self.words) if word.startswith(PIECE)], np.int64)
 
     def find_row(self, word: str) -> int | None:
         """Return the row of a word as written, in lower case, or with every digit as 0 (Lample et al. 2016)."""

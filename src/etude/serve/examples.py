@@ -13,6 +13,7 @@ INPUTS: dict[str, JsonValue] = {
     "similarity": [TEXT, "A dog lay on the rug."],
     "paths": {"question": QUESTION, "choices": list(ANSWERS)},
 }
+ANALOGIES = (("man", "king", "woman"), ("남자", "왕", "여자"))
 # parts of an example of a task, by role; entities of TEXT are its cat and its mat
 PARTS: dict[str, JsonValue] = {
     "first": TEXT,
@@ -38,11 +39,15 @@ NEEDED = {
 }
 
 
-def choose_words(vocabulary: Iterable[str | None], count: int = 3) -> list[str]:
-    """Return the first words of three letters or more; where they are too few, the first of whatever there is."""
+def choose_words(vocabulary: Iterable[str | None]) -> list[str]:
+    """Return three words of a vocabulary for an analogy: well-known ones, else frequent ones that are not too short."""
     named = [word for word in vocabulary if word]
-    long = [word for word in named if word.isalpha() and len(word) >= 3]
-    return (long if len(long) >= count else named)[:count]
+    known = set(named)
+    for words in ANALOGIES:
+        if known.issuperset(words):
+            return list(words)
+    long = [word for word in named if word.isalpha() and len(word) >= (5 if word.isascii() else 2)]
+    return (long if len(long) >= 3 else named)[:3]
 
 
 def make_task_example(kind: str, inputs: Sequence[str], columns: Mapping[str, str]) -> JsonValue:

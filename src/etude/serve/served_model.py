@@ -114,7 +114,7 @@ class ServedModel:
             return INPUTS.get(kind, TEXT)
         assert self.model is not None
         words = choose_words(list_token_strings(self.model.tokenizer))
-        return words[0] if kind == "neighbours" else [*words]
+        return words[min(1, len(words) - 1)] if kind == "neighbours" else [*words]
 
     def describe(self) -> RunInfo:
         """Return what GET /about says of it."""

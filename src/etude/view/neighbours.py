@@ -12,24 +12,23 @@ from typing import Literal
 import numpy as np
 
 from etude.errors import UserError, suggest_nearest
-from etude.hub.word_vectors import Unknown, WordVectors
+from etude.hub.word_vectors import PIECE, Unknown, WordVectors
 
 Rule = Literal["add", "multiply"]
 SUGGESTED = 50_000  # the most frequent words, of which one may have been meant
 LONGEST = 40  # letters of a word for which others are suggested
-PIECE = "##"  # begins a piece of a word, which nobody asks for
 SMALL = 1e-3  # added to a divisor that may be 0 (Levy & Goldberg 2014)
 
 
 def neighbours(vectors: WordVectors, word: str, top: int = 10, unknown: Unknown = "refuse") -> list[tuple[str, float]]:
-    """Return the words of the largest cosine with a word, itself left out."""
+    """Return the words of the largest cosine with a word, itself left out; pieces of words only where one is asked."""
     _check_known(vectors, [word], unknown)
     [vector] = vectors.vectors([word], unknown)
     length = float(np.linalg.norm(vector))
     if not length:
         raise UserError(f"The vector of '{word}' is 0: it has no neighbours.")
     scores = vectors.unit @ (vector / length)
-    return _top_words(vectors, scores, [vectors.find_row(word)], top)
+    return _top_words(vectors, scores, [word], top)
 
 
 def analogy(vectors: WordVectors, a: str, b: str, c: str, top: int = 10, rule: Rule = "add") -> list[tuple[str, float]]:
@@ -43,15 +42,15 @@ def analogy(vectors: WordVectors, a: str, b: str, c: str, top: int = 10, rule: R
         shifted = ((vectors.unit @ vector + 1) / 2 for vector in (vector_a, vector_b, vector_c))  # from 0 to 1
         cosine_a, cosine_b, cosine_c = shifted
         scores = cosine_b * cosine_c / (cosine_a + SMALL)
-    return _top_words(vectors, scores, places, top)
+    return _top_words(vectors, scores, [a, b, c], top)
 
 
-def _top_words(
-    vectors: WordVectors, scores: np.ndarray, without: Sequence[int | None], top: int
-) -> list[tuple[str, float]]:
-    """Return the `top` words of the highest scores, without the rows `without`."""
+def _top_words(vectors: WordVectors, scores: np.ndarray, asked: Sequence[str], top: int) -> list[tuple[str, float]]:
+    """Return the `top` words of the highest scores, without those asked, and without pieces unless one was asked."""
     scores = scores.copy()
-    scores[[place for place in without if place is not None]] = -np.inf
+    scores[[place for word in asked if (place := vectors.find_row(word)) is not None]] = -np.inf
+    if not any(word.startswith(PIECE) for word in asked):
+        scores[vectors.pieces] = -np.inf
     top = min(top, len(scores))
     places = np.argpartition(-scores, top - 1)[:top]
     places = places[np.argsort(-scores[places], kind="stable")]
