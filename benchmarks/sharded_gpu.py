@@ -1,7 +1,7 @@
 """Sharded training on one card: what FSDP2 costs, whether plans hold, and a 2.7 B model beside a plain FSDP2 script.
 
     python benchmarks/sharded_gpu.py                        # one H200, under nine minutes
-    python benchmarks/sharded_gpu.py --only overhead        # or: plans, large
+    python benchmarks/sharded_gpu.py --only overhead        # or: plans, large; --shapes bert-base gpt2
     python benchmarks/sharded_gpu.py --small                # on a CPU, at a tiny size: only that everything runs
 
 overhead   BERT-base and GPT-2: FSDP2 with one rank against the plain path, two processes that take turns.
@@ -315,6 +315,7 @@ def compare_large(own: dict[str, Any] | None, small: bool) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("overhead", "plans", "large"))
+    parser.add_argument("--shapes", nargs="+", help="of overhead and plans: these alone")
     parser.add_argument("--small", action="store_true", help="tiny models on a CPU")
     parser.add_argument("--out", type=Path, help="a JSON file for the numbers")
     parser.add_argument("--shape", help=argparse.SUPPRESS)
@@ -331,10 +332,13 @@ def main() -> None:
     def is_selected(part: str) -> bool:
         return arguments.only in (None, part)
 
+    def selected(names: tuple[str, ...]) -> list[str]:
+        return [name for name in names if arguments.shapes is None or name in arguments.shapes]
+
     if is_selected("overhead"):
-        results["overhead"] = {name: measure_overhead(name, small) for name in OVERHEAD}
+        results["overhead"] = {name: measure_overhead(name, small) for name in selected(OVERHEAD)}
     if is_selected("plans"):
-        results["plans"] = {name: compare_plan(name, small) for name in PLANS}
+        results["plans"] = {name: compare_plan(name, small) for name in selected(PLANS)}
     if is_selected("large"):
         results["large"] = compare_large(results.get("plans", {}).get(LARGE), small)
     print(f"{time.perf_counter() - started:.0f} s", flush=True)

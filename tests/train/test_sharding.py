@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -203,6 +204,8 @@ def test_a_small_model_is_gathered_as_a_whole_within_a_machine() -> None:
     assert gathers_model("auto", needs, large, True)
     assert not gathers_model("auto", needs, small, True)  # it would take more than its share
     assert not gathers_model("auto", needs, large, False) and not gathers_model("auto", needs, None, True)
+    active = replace(needs, activations=int(0.9 * large) - 3100)  # hardly anything is left
+    assert not gathers_model("auto", active, large, True)
     assert gathers_model("model", needs, None, False) and not gathers_model("layer", needs, large, True)
 
 

@@ -106,7 +106,7 @@ class Settings(Strict):
     parallel: Literal["auto", "ddp", "fsdp", "hybrid"] = "auto"
     shard_ranks: Positive | None = None  # hybrid: processes that share one copy; None: those of a machine
     # What a process in shards holds whole at a time: the weights of a layer, or once a step those of the model; auto:
-    # the latter where that takes 5 % of a device's memory at most and shards lie within a machine (train/strategy.py)
+    # the latter where that is at most a tenth of a device's memory and shards lie within a machine (train/strategy.py)
     gather: Literal["auto", "layer", "model"] = "auto"
     recompute: Literal["none", "attention", "all"] = "none"  # activations that the backward pass computes again
 

@@ -25,7 +25,7 @@ from etude.train.settings import Settings
 Mode = Literal["single", "ddp", "fsdp", "hybrid"]
 Gather = Literal["auto", "layer", "model"]
 USABLE_SHARE = 0.9  # of a device's memory; the rest is fragments, workspaces of kernels and NCCL's buffers
-GATHERED_SHARE = 0.05  # of a device's memory: what a model that is gathered as a whole may take
+GATHERED_SHARE = 0.1  # of a device's memory: what a model that is gathered as a whole may take
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,9 @@ def gathers_model(gather: Gather, needs: Estimate, memory: float | None, is_with
     """Whether a run in shards gathers the whole model once a step; `memory` is that of a device, if known."""
     if gather != "auto":
         return gather == "model"
-    return memory is not None and is_within_machine and gathered_bytes(needs) <= GATHERED_SHARE * memory
+    if memory is None or not is_within_machine or gathered_bytes(needs) > GATHERED_SHARE * memory:
+        return False
+    return needs.total + gathered_bytes(needs) <= USABLE_SHARE * memory  # with room for what is in shards, undivided
 
 
 def gathered_bytes(needs: Estimate) -> int:
