@@ -138,9 +138,10 @@ class Stepper:
         shards = self.ranks.size if strategy.mode == "fsdp" else settings.shard_ranks or self.ranks.local_size
         is_whole = gathers_model(settings.gather, needs, available, shards <= self.ranks.local_size)
         is_whole = not self.ranks.any(not is_whole)  # all must do the same, also where their memory differs
-        size = f"{gathered_bytes(needs) / 1e9:.2f} GB"
-        way = "model: gathered once a step" if is_whole else "layer: the whole model would take"
-        self.progress.print(f"train.gather={way}, {size} of a process")
+        if settings.gather == "auto":
+            size = f"{gathered_bytes(needs) / 1e9:.2f} GB"
+            way = f"model: once a step, with {size}" if is_whole else f"layer: the whole model would take {size}"
+            self.progress.print(f"train.gather={way}")
         return replace(strategy, gathers_model=is_whole)
 
     def _shard(self, deferred: DeferredWeights | None) -> None:
