@@ -164,7 +164,8 @@ class Loop(Stepper):
         totals = self.ranks.sum(counts | {"tokens ": float(step.tokens), "flops ": float(flops)})
         tokens, flops = int(totals.pop("tokens ")), int(totals.pop("flops "))
 
-        self.learner.train()
+        if not all(module.training for module in self.learner.modules()):  # to ask is faster than to set, at every step
+            self.learner.train()
         sums = self._optimize(step, totals, lr) if self.optimizer else self._update_in_place(step, totals, lr)
         state = self.state
         state.step, state.window = step.number + 1, state.window + 1
