@@ -53,7 +53,8 @@ def choose_winner(race: Race) -> Entry:
     ranking = race.ranking()
     if not ranking:
         reasons = "; ".join(f"{name}: {entry.note}" for name, entry in race.entries.items() if entry.note)
-        raise UserError(f"No contender could be tried. {reasons}")
+        remedy = "Where the time was short, give it more --minutes."
+        raise UserError(f"No contender could be tried. {reasons}{'. ' * bool(reasons)}{remedy}")
     name = race.journal.decide("winner", lambda: _first_in_time(race, ranking))
     return race.entries[name]
 
