@@ -175,7 +175,8 @@ def test_the_board_in_a_browser(browser: Any, folder: Path) -> None:
             "studies", "runs"
         ]  # fmt: skip
         assert page.get_attribute("[id='compare runs/done']", "aria-label") == "Compare: done"
-        assert "1 finished" in page.inner_text("#lead") and "Which is better?" in page.inner_text("#studies")
+        assert page.inner_text("#lead").endswith("1 finished · 1 stopped · 1 damaged")
+        assert "Which is better?" in page.inner_text("#studies")
         page.click("button.name:text-is('done')")
         page.wait_for_selector(".plot svg .curve")
         assert page.evaluate("document.activeElement.id") == "details"

@@ -270,6 +270,29 @@ def test_both_texts_of_a_pair_are_wanted(page: Any, server: Server) -> None:
     assert "(optional)" in page.locator(".fields label span").all_inner_texts()[1]
 
 
+def test_a_task_begins_with_what_it_needs(page: Any, server: Server) -> None:
+    """A question says what becomes of it; a task whose input is JSON begins with an example."""
+    told = {"task": "", "inputs": []}
+
+    def as_task(route: Any) -> None:
+        about = route.fetch().json()
+        run = next(run for run in about["runs"] if run["name"] == "tuned")
+        run.update(told, columns=told["inputs"], examples={**run["examples"], "predict": {"start": 4}})
+        route.fulfill(json=about)
+
+    page.route("**/about", as_task)
+    for task, inputs, lead in (
+        ("span", ["question", "context"], "Ask what the context answers: the answer is marked in it."),
+        ("entity_typing", [], "One JSON object a line."),
+    ):
+        told.update(task=task, inputs=inputs)
+        page.goto("about:blank")
+        page.goto(f"{server.address}/#tuned/predict")
+        page.wait_for_selector("#ask")
+        assert page.inner_text("form .lead") == lead
+    assert page.input_value("#field-input") == '{"start":4}'
+
+
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_the_head_of_a_phone_has_whole_words(page: Any, server: Server, language: str) -> None:
     page.set_viewport_size({"width": 360, "height": 740})

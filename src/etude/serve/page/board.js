@@ -109,7 +109,7 @@ function draw() {
   const {runs, studies, folder, cut} = state.data;
   const count = name => runs.filter(run => run.state === name).length;
   byId("title").textContent = t("board_title");
-  byId("lead").textContent = [folder, ...["running", "finished", "stopped"].filter(count).map(name => (getLanguage() === "ko" ? `${t(name)} ${count(name)}` : `${count(name)} ${t(name)}`)), cut ? t("more") : null].filter(Boolean).join(" · ");
+  byId("lead").textContent = [folder, ...["running", "finished", "stopped", "damaged"].filter(count).map(name => (getLanguage() === "ko" ? `${t(name)} ${count(name)}` : `${count(name)} ${t(name)}`)), cut ? t("more") : null].filter(Boolean).join(" · ");
   byId("filter").placeholder = t("filter");
   byId("filter").setAttribute("aria-label", t("filter"));
   section("runs", "runs", runs.filter(run => matches(run.name, run.path, run.system, run.task, nameTask(run.task), run.study)).map(drawRun), runs);

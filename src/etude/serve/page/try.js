@@ -62,7 +62,7 @@ const ABILITIES = {
     show: answer => showPaths(answer),
   },
   predict: {
-    lead: () => t(!state.run.inputs.length && !listRole() ? "predict_json_lead" : state.run.inputs.length === 1 ? "predict_lead" : "predict_parts_lead"),
+    lead: () => t(has(`predict_${state.run.task}_lead`) ? `predict_${state.run.task}_lead` : !state.run.inputs.length && !listRole() ? "predict_json_lead" : state.run.inputs.length === 1 ? "predict_lead" : "predict_parts_lead"),
     fields: predictFields,
     body: values => ({input: predictInputs(values)}),
     show: (answer, values) => showPrediction(answer, predictInputs(values), state.run),

@@ -61,6 +61,7 @@ const WORDS = {
   predict_entity_typing: ["Type", "개체 유형"],
   predict_lead: ["One text a line.", "한 줄에 글 하나씩 쓰세요."],
   predict_parts_lead: ["Fill in the parts of the input.", "입력의 각 부분을 채우세요."],
+  predict_span_lead: ["Ask what the context answers: the answer is marked in it.", "지문에 답이 있는 질문을 쓰세요. 답을 지문에 표시합니다."],
   predict_json_lead: ["One JSON object a line.", "한 줄에 JSON 객체 하나씩 쓰세요."],
   // fields
   text: ["Text", "글"],
