@@ -16,7 +16,7 @@ SHOWN = {  # the last line of a cell, and what its table must hold
     "run": "bert-toy",
     "model": "parameters",
     "tuned": "classify",
-    "picked": "Learnt from 150 labels",  # a busy machine has no time for a score, or names the best in time
+    "picked": "Best",  # or "Best in time", where the machine is busy
     "report": "causal pre-training beats none",
     'etude.show.attention(model, "Conrad lives on Rose Lane.")': "Attention: 2 layers of 4 heads",
 }

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from etude.objectives.word_vectors import kernels
 from etude.recipes.document import FOLDER, shipped_recipes
 from etude.recipes.schema import Recipe
 from etude.recipes.size import MADE_UP, format_count, measure_recipe, synthetic_corpus, synthetic_graph
@@ -125,12 +124,7 @@ def test_a_shipped_recipe_is_complete_and_reads_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", shipped_recipes())
-def test_a_shipped_recipe_trains_two_steps_at_toy_size(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Word vectors by the plain loops: to compile the others takes many times as long as these two steps, and they are
-    compared with the plain ones, and trained with, in tests/objectives/word_vectors."""
-    monkeypatch.setattr(kernels, "compiles", lambda: False)
+def test_a_shipped_recipe_trains_two_steps_at_toy_size(name: str, tmp_path: Path) -> None:
     recipe = shrunk(name)
     corpus = synthetic_graph() if recipe.reads_graph else synthetic_corpus(2_000, 400 - SPECIAL, recipe.reads_entities)
     torch.manual_seed(0)
