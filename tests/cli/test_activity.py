@@ -141,9 +141,11 @@ features runs/x a.txt -o a.npz
 
 def test_the_line_begins_before_torch_is_loaded(tmp_path: Path) -> None:
     """Which takes seconds: nothing may load it before the command has said that it is at work."""
+    (tmp_path / "runs" / "x").mkdir(parents=True)  # a run that is missing is told before anything begins
     environment = {**os.environ, "PYTHONPATH": str(Path(etude.__file__).parents[1])}
     command = [sys.executable, "-c", PROBE]
     done = subprocess.run(command, cwd=tmp_path, env=environment, input=COMMANDS, capture_output=True, text=True)
     answers = [line for line in done.stdout.splitlines() if line in ("True", "False")]
+    assert len(answers) == len(COMMANDS.splitlines()), done.stdout + done.stderr
     late = [line for line, answer in zip(COMMANDS.splitlines(), answers, strict=True) if answer == "True"]
     assert not late, done.stdout + done.stderr
