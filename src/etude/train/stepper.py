@@ -140,8 +140,8 @@ class Stepper:
         is_whole = not self.ranks.any(not is_whole)  # all must do the same, also where their memory differs
         if settings.gather == "auto":
             size = f"{gathered_bytes(needs) / 1e9:.2f} GB"
-            way = f"model: once a step, with {size}" if is_whole else f"layer: the whole model would take {size}"
-            self.progress.print(f"train.gather={way}")
+            choice = f"model: once a step, with {size}" if is_whole else f"layer: the whole model would take {size}"
+            self.progress.print(f"train.gather={choice}")
         return replace(strategy, gathers_model=is_whole)
 
     def _shard(self, deferred: DeferredWeights | None) -> None:

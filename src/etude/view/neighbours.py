@@ -62,9 +62,9 @@ def _check_known(vectors: WordVectors, words: Sequence[str], unknown: Unknown) -
     for word in words:
         if unknown == "refuse" and vectors.find_row(word) is None:
             advice = "--unknown subwords makes a vector of its n-grams." if vectors.grams else ""
-            shown = word if len(word) <= LONGEST else f"{word[:LONGEST]}…"
+            excerpt = word if len(word) <= LONGEST else f"{word[:LONGEST]}…"
             suggestion = _suggest_word(word, vectors.words)
-            raise UserError(f"'{shown}' is not among the {len(vectors.words):,} words.{suggestion}", advice)
+            raise UserError(f"'{excerpt}' is not among the {len(vectors.words):,} words.{suggestion}", advice)
 
 
 def _suggest_word(word: str, words: Sequence[str]) -> str:

@@ -29,12 +29,12 @@ ACTIVATIONS = {None: 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "relu_squared": 4,
 
 @triton.jit
 def _multiply(  # type: ignore[no-untyped-def]
-    x, weight, bias, norm_weight, norm_bias, other, out, count, row_stride, epsilon, inputs: tl.constexpr,
+    x, weight, bias, norm_weight, norm_bias, operand, out, count, row_stride, epsilon, inputs: tl.constexpr,
     outputs: tl.constexpr, norm: tl.constexpr, activation: tl.constexpr, has_bias: tl.constexpr,
     has_norm_bias: tl.constexpr, adds: tl.constexpr, multiplies: tl.constexpr, rows: tl.constexpr,
     columns: tl.constexpr, depth: tl.constexpr, stages: tl.constexpr,
 ):  # fmt: skip
-    """x (N, I), weight (O, I), bias (O,), norm's (I,), other (N, O) -> out (N, O)."""
+    """x (N, I), weight (O, I), bias (O,), norm's (I,), operand (N, O) -> out (N, O)."""
     row = tl.program_id(1) * rows + tl.arange(0, rows)
     column = tl.program_id(0) * columns + tl.arange(0, columns)
     lane = tl.arange(0, depth)
@@ -83,9 +83,9 @@ def _multiply(  # type: ignore[no-untyped-def]
     inside = is_row[:, None] & is_column[None, :]
     place = row.to(tl.int64)[:, None] * outputs + column[None, :]
     if adds:
-        total += tl.load(other + place, mask=inside, other=0.0).to(tl.float32)
+        total += tl.load(operand + place, mask=inside, other=0.0).to(tl.float32)
     if multiplies:
-        total *= tl.load(other + place, mask=inside, other=0.0).to(tl.float32)
+        total *= tl.load(operand + place, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + place, total.to(out.dtype.element_ty), mask=inside)
 
 
@@ -135,11 +135,11 @@ def multiply(
     x = x if x.stride(1) == 1 else x.contiguous()
     (rows, inputs), outputs = x.shape, weight.shape[0]
     out = torch.empty((rows, outputs), dtype=weight.dtype, device=x.device)
-    other = plus if plus is not None else times
+    operand = plus if plus is not None else times
     launch = choose_launch(rows, inputs, norm is not None, _shared_memory(x.device))
     _multiply[(triton.cdiv(outputs, launch.columns), triton.cdiv(rows, launch.rows))](
         x, weight, weight if bias is None else bias, weight if norm_weight is None else norm_weight,
-        weight if norm_bias is None else norm_bias, x if other is None else other.contiguous(), out, rows,
+        weight if norm_bias is None else norm_bias, x if operand is None else operand.contiguous(), out, rows,
         x.stride(0), epsilon, inputs=inputs, outputs=outputs, norm=NORMS[norm], activation=ACTIVATIONS[activation],
         has_bias=bias is not None, has_norm_bias=norm_bias is not None, adds=plus is not None,
         multiplies=times is not None, rows=launch.rows, columns=launch.columns, depth=launch.depth,

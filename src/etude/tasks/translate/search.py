@@ -242,12 +242,12 @@ class Beams:
         leaving, staying = is_done.nonzero()[:, 0], (~is_done).nonzero()[:, 0]
         if not len(leaving):
             return {}, staying
-        found = self.finished.select(leaving).results(search.best)
-        empty = [place for place, ended in enumerate(found) if not ended]
+        hypotheses = self.finished.select(leaving).results(search.best)
+        empty = [place for place, ended in enumerate(hypotheses) if not ended]
         if empty:
             for place, cut in zip(empty, self._find_cut(leaving[empty]), strict=True):
-                found[place] = cut
-        results = dict(zip(self.numbers[leaving.cpu()].tolist(), found, strict=True))
+                hypotheses[place] = cut
+        results = dict(zip(self.numbers[leaving.cpu()].tolist(), hypotheses, strict=True))
         return results, staying
 
     def _find_cut(self, sources: Tensor) -> list[list[Hypothesis]]:
