@@ -200,7 +200,7 @@ def make_targets(samples: Samples, root: Path) -> list[Target]:
         mutate=mutate_json,
         share=4,
     )
-    machine = b'{"device": "cpu", "precision": "float32", "speeds": {"a": 1000.0}}'
+    machine = b'{"device": "cpu", "precision": "float32", "torch": "2.13.0", "speeds": {"a": 1000.0}}'
     add(
         "machine", "machine.json", machine, lambda folder: Machine(folder / "machine.json"), mutate=mutate_json, share=4
     )

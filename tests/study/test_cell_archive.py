@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from etude.errors import UserError
 from etude.study import planner
@@ -55,6 +56,33 @@ def test_a_report_from_imported_cells_is_the_same(report: Report, study: Study, 
     again = import_cells(CellStore(folder / "cells"), archive, folder)
     assert (again.added, again.present) == (0, 12)
     assert not list((folder / "cells").rglob("*.safetensors"))
+
+
+def test_cells_of_another_torch_are_reported_here_and_not_taken_for_own_ones(
+    report: Report, study: Study, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cells of a GPU machine came home to another torch: 19 imported, and all of them "not done"."""
+
+    def change(manifest: Any, entries: dict[str, bytes]) -> None:
+        for name in [name for name in entries if name.endswith("result.json")]:
+            result = json.loads(entries[name]) | {"hardware": "1 x GPU"}
+            entries[name] = json.dumps(result).encode()
+            manifest["cells"][name.split("/")[1]]["result.json"] = _describe(entries[name])
+
+    path = rewrite(archive, tmp_path / "cells.zip", change)
+    monkeypatch.setattr(torch, "__version__", "1.0")
+    home = run(study, tmp_path / "home", work=False, import_from=[path])
+    assert timeless(home.results["rows"]) == timeless(report.results["rows"])
+    assert home.results["hardware"] == "1 x GPU" and home.results["versions"] == report.results["versions"]
+    messages: list[str] = []
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "machine.json").write_text(
+        json.dumps({"device": "cpu", "precision": "float32", "torch": "1.0", "speeds": {}})
+    )
+    run(study, other, work=False, import_from=[path], on_progress=messages.append)
+    (told,) = [message for message in messages if "not among those planned here" in message]
+    assert "here: torch 1.0" in told and "of 12 imported cells" in told
 
 
 def test_work_goes_on_where_cells_came_without_weights(

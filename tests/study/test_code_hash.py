@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,3 +58,15 @@ def test_a_module_that_is_named_counts_even_where_it_would_be_silent(
 def test_the_real_code_is_found() -> None:
     masked = code_hash.fingerprint("etude.objectives.masked")
     assert masked != code_hash.fingerprint("etude.objectives.causal") and json.dumps(masked)
+
+
+def test_a_fingerprint_is_that_of_every_version_of_python() -> None:
+    """Python 3.12 added empty fields to the syntax tree, and cells done there were unknown under 3.11."""
+    source = "class A(B):\n    def f(self, x=None, *y: int) -> str:\n        return g(x, *y)\n"
+    newer = ast.parse(source)
+    for node in ast.walk(newer):
+        node._fields = (*node._fields, "type_params_of_tomorrow")  # type: ignore[misc]
+        node.type_params_of_tomorrow = []  # type: ignore[attr-defined]
+    assert code_hash._hash_tree(newer) == code_hash._hash_tree(ast.parse(source))
+    altered = source.replace("x=None", "x=0")
+    assert code_hash._hash_tree(ast.parse(altered)) != code_hash._hash_tree(ast.parse(source))

@@ -188,13 +188,17 @@ class MachineFacts(TypedDict):
 
     device: str
     precision: str
+    torch: str  # its version: cells of another one are other cells
     speeds: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
 
 
 class Machine:
-    """Device, precision and speeds, measured once and saved in a file."""
+    """Device, precision, version of torch and measured speeds, saved in a file beside a study.
 
-    def __init__(self, path: Path | None, device: str | None = None) -> None:
+    Where nothing is run (`reports`) they are those of the file, so that cells of another machine are found again.
+    """
+
+    def __init__(self, path: Path | None, device: str | None = None, reports: bool = False) -> None:
         self.path = path
         saved: dict[str, Any] = {}
         if path is not None and path.is_file():
@@ -203,6 +207,7 @@ class Machine:
         if saved.get("device") != self.device:
             saved = {}
         self.precision: str = saved.get("precision") or peak.resolve_precision("auto", self.device)
+        self.torch_version: str = (saved.get("torch") if reports else None) or torch.__version__
         self.speeds: dict[str, float] = saved.get("speeds", {})
 
     def fit_recipe(self, recipe: Recipe) -> Recipe:
@@ -228,7 +233,9 @@ class Machine:
     def save(self) -> None:
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            facts = {"device": self.device, "precision": self.precision, "speeds": self.speeds}
+            facts = MachineFacts(
+                device=self.device, precision=self.precision, torch=self.torch_version, speeds=self.speeds
+            )
             checkpoint.write_text(self.path, json.dumps(facts, indent=1))
 
 

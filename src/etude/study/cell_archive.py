@@ -45,6 +45,7 @@ class ImportReport:
     added: int
     present: int  # were there already
     failures: int  # among the added
+    keys: frozenset[str]  # of all cells of the archive
 
     def __str__(self) -> str:
         failed = f" ({self.failures} of them failures)" if self.failures else ""
@@ -141,7 +142,7 @@ def import_cells(store: CellStore, path: Path, study_folder: Path) -> ImportRepo
     for name, values in context.items():
         if not (study_folder / name).exists():
             checkpoint.write_text(study_folder / name, json.dumps(values, indent=1, ensure_ascii=False))
-    return ImportReport(added, present, failures)
+    return ImportReport(added, present, failures, frozenset(cells))
 
 
 def _place_cell(store: CellStore, key: str, files: dict[str, bytes]) -> None:

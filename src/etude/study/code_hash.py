@@ -134,7 +134,17 @@ def _hash_tree(tree: ast.Module) -> str:
             if isinstance(value, ast.Constant) and isinstance(value.value, str):
                 body[0] = ast.Pass()
         pending += _iterate_blocks(node)
-    return hashlib.blake2b(ast.dump(tree).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(_dump(tree).encode(), digest_size=16).hexdigest()
+
+
+def _dump(value: object) -> str:
+    """Write a tree as text, without empty fields: versions of Python differ in which there are and which are shown."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_dump, value))}]"
+    if not isinstance(value, ast.AST):
+        return repr(value)
+    fields = [(name, part) for name, part in ast.iter_fields(value) if part is not None and part != []]
+    return f"{type(value).__name__}({', '.join(f'{name}={_dump(part)}' for name, part in sorted(fields))})"
 
 
 def _iterate_blocks(node: ast.AST) -> Iterator[ast.AST]:

@@ -9,8 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from etude.recipes.schema import Recipe
 from etude.study import cell_code
 from etude.study.cells import Cell
@@ -66,7 +64,7 @@ def base_cell(plan: Plan, row: Row, draft: Draft, seed: int) -> Cell:
         recipe.model_kind, recipe.objective_kind
     )
     arguments = {"recipe": recipe.dump(), "corpus": str(draft.corpus_folder)}
-    depends: list[object] = [kind, _key_settings(recipe), draft.fingerprint, code, torch.__version__]
+    depends: list[object] = [kind, _key_settings(recipe), draft.fingerprint, code, plan.machine.torch_version]
     if draft.first is not None:
         contender = plan.study.contenders[draft.entry.contender]
         depends += [draft.first.fingerprint, cell_code.first_weights()]
@@ -101,7 +99,7 @@ def _distillation_cell(plan: Plan, row: Row, draft: Draft, seed: int, teacher: C
     code = cell_code.distillation(
         (recipe.model_kind, recipe.objective_kind), (of_teacher.model_kind, of_teacher.objective_kind)
     )
-    depends = ["distill", _key_settings(recipe), draft.fingerprint, teacher.key, code, torch.__version__]
+    depends = ["distill", _key_settings(recipe), draft.fingerprint, teacher.key, code, plan.machine.torch_version]
     return Cell(
         key=hash_json(depends),
         kind="distill",

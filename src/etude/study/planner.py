@@ -34,10 +34,16 @@ def make_plan(
     device: str | None = None,
     dry: bool = False,
     keep: bool = False,
+    reports: bool = False,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Plan:
-    """Plan the whole grid. Prepares the corpora first; a dry run estimates those that do not exist."""
-    machine = Machine(folder / "machine.json", device)
+    """Plan the whole grid. Prepares the corpora first; a dry run estimates those that do not exist.
+
+    reports: No cell will run, so the plan is that of the machine whose cells lie in the folder.
+    """
+    machine = Machine(folder / "machine.json", device, reports)
+    if not dry:
+        machine.save()
     plan = Plan(study, folder, machine, TextSource(study.text, folder), data, keep, dry)
     entries = study.entries()
     drafts = _tune_drafts(plan, _make_drafts(plan, entries, dry, on_progress))

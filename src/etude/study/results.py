@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,8 +31,10 @@ def collect(plan: Plan, errors: Mapping[str, str], registered: Mapping[str, Any]
         "text": study.text.model_dump(mode="json", exclude_none=True),
         "budget": {"kind": study.budget.kind, "amounts": study.budget.amounts, "epochs": study.epochs},
         "seeds": study.seeds.model_dump(), "rule": study.rule.model_dump(), "registered": dict(registered),
-        "date": datetime.now(UTC).date().isoformat(), "hardware": describe_hardware(), "versions": describe_versions(),
-        "system": f"{platform.system()} {platform.machine()}", "device": plan.machine.device,
+        "date": datetime.now(UTC).date().isoformat(),
+        "hardware": _list_facts(plan, "hardware") or describe_hardware(),
+        "versions": _list_facts(plan, "versions") or describe_versions(),
+        "device": plan.machine.device,
         "precision": _list_precisions(plan),
         "columns": [_describe_column(outcomes, column) for column in plan.columns],
         "rows": [_describe_row(outcomes, row) for row in plan.rows],
@@ -56,6 +57,13 @@ def compare_settings(study: Study) -> list[dict[str, Any]]:
             own[contender] = read_setting(Recipe.load(source, {}), name)
         listed.append({"name": name, "value": value, "own": own})
     return listed
+
+
+def _list_facts(plan: Plan, name: str) -> str:
+    """List what the finished cells say of the machines that they ran on: seldom the one that reports."""
+    done = (key for key in plan.cells if plan.store.state(key) == "done")
+    facts = {plan.store.result(key).get(name) for key in done}
+    return "; ".join(sorted(filter(None, facts)))
 
 
 def _list_precisions(plan: Plan) -> str:

@@ -94,13 +94,20 @@ def run(
 
     def make_plan() -> Plan:
         return planner.make_plan(
-            study, folder, data=None if data is None else Path(data), device=device, keep=keep, on_progress=on_progress
+            study,
+            folder,
+            data=None if data is None else Path(data),
+            device=device,
+            keep=keep,
+            reports=not work,
+            on_progress=on_progress,
         )
 
     with _lock_folder(folder):
         open_for_writing(folder)
-        _import_archives(CellStore(folder / "cells"), import_from, folder, on_progress)
+        imported = _import_archives(CellStore(folder / "cells"), import_from, folder, on_progress)
         plan = make_plan()
+        _tell_unplanned(imported, [plan], on_progress)
         registration = _register(plan)
         if not work:
             visit.export(plan.store)
@@ -172,7 +179,7 @@ def run_several(
     visit = Visit(minutes, None if export_to is None else Path(export_to), root)
     with contextlib.ExitStack() as locks:
         locks.enter_context(_lock_folder(root))
-        _import_archives(store, import_from, root, on_progress)
+        imported = _import_archives(store, import_from, root, on_progress)
         for study in studies:
             folder = root / study.name
             folder.mkdir(exist_ok=True)
@@ -189,12 +196,14 @@ def run_several(
                 folder,
                 data=None if data is None else Path(data),
                 device=device,
+                reports=not work,
                 on_progress=on_progress,
             )
             _share_machine(folder, root)
             return plan
 
         planned = [make_plan(number) for number in range(len(studies))]
+        _tell_unplanned(imported, planned, on_progress)
         registrations = [_register(plan) for plan in planned]
         errors: dict[str, str] = {}
         if work:
@@ -240,9 +249,31 @@ def _share_machine(source: Path, target: Path) -> None:
         checkpoint.write_text(target / MACHINE, (source / MACHINE).read_text(encoding="utf-8"))
 
 
-def _import_archives(store: CellStore, paths: Sequence[str | Path], folder: Path, on_progress: OnProgress) -> None:
+def _import_archives(
+    store: CellStore, paths: Sequence[str | Path], folder: Path, on_progress: OnProgress
+) -> frozenset[str]:
+    """Import the cells of some archives; return their keys."""
+    keys: frozenset[str] = frozenset()
     for path in paths:
-        on_progress(f"{path}: {import_cells(store, Path(path), folder)}")
+        report = import_cells(store, Path(path), folder)
+        on_progress(f"{path}: {report}")
+        keys |= report.keys
+    return keys
+
+
+def _tell_unplanned(imported: frozenset[str], plans: Sequence[Plan], on_progress: OnProgress) -> None:
+    """Say that imported cells are not those that are planned here, and why that may be."""
+    others = sorted(imported.difference(*(plan.cells for plan in plans)))
+    if not others:
+        return
+    store = plans[0].store
+    done = (store.result(key) for key in others if store.state(key) == "done")
+    versions = sorted({result["versions"] for result in done if "versions" in result})
+    on_progress(
+        f"{len(others)} of {len(imported)} imported cells are not among those planned here: their settings, text, "
+        f"data, code or torch are others. Theirs: {'; '.join(versions) or 'no version is told'}; here: torch "
+        f"{plans[0].machine.torch_version}. (--report alone plans with the torch of the archive.)"
+    )
 
 
 def _register(plan: Plan) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def render_methods(results: JsonDict) -> str:
         (translate("baselines"), translate("baselines_words")),
         (
             translate("hardware"),
-            escape(f"{results['hardware']}; {results['device']}, {results['precision']}; {results['system']}"),
+            escape(f"{results['hardware']}; {results['device']}, {results['precision']}"),
         ),
         (translate("versions"), escape(results["versions"])),
         (translate("date"), escape(results["date"])),
