@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -246,11 +247,16 @@ class Side:
 # --- what is measured -----------------------------------------------------------------------------------
 
 
-def measure_overhead(name: str, small: bool) -> dict[str, Any]:
-    """FSDP2 with one rank against the plain path, in turns."""
+def measure_overheads(names: list[str], small: bool) -> dict[str, dict[str, Any]]:
+    """FSDP2 with one rank against the plain path for each shape, in turns."""
+    sides = {name: [Side(name, side, small) for side in ("single", "fsdp")] for name in names}  # all compile at once
+    for side in chain.from_iterable(sides.values()):
+        side.wait()  # nothing is measured while another one compiles
+    return {name: measure_overhead(name, pair, small) for name, pair in sides.items()}
+
+
+def measure_overhead(name: str, sides: list[Side], small: bool) -> dict[str, Any]:
     steps, turns = (2, 2) if small else (20, 8)
-    plain, sharded = (Side(name, side, small) for side in ("single", "fsdp"))  # both compile at once
-    sides = (plain.wait(), sharded.wait())
     seconds: list[list[float]] = [[], []]
     for turn in range(turns):
         for index in (0, 1) if turn % 2 == 0 else (1, 0):
@@ -336,7 +342,7 @@ def main() -> None:
         return [name for name in names if arguments.shapes is None or name in arguments.shapes]
 
     if is_selected("overhead"):
-        results["overhead"] = {name: measure_overhead(name, small) for name in selected(OVERHEAD)}
+        results["overhead"] = measure_overheads(selected(OVERHEAD), small)
     if is_selected("plans"):
         results["plans"] = {name: compare_plan(name, small) for name in selected(PLANS)}
     if is_selected("large"):
