@@ -50,7 +50,7 @@ def read(
         for block in read_blocks(source.files, read_settings, start or Position()):
             documents = parse_documents(block.parts, block.payload, read_settings, condition)
             all_documents.texts += documents.texts
-            all_documents.places += documents.places
+            all_documents.origins += documents.origins
             all_documents.filtered += documents.filtered
             all_documents.empty += documents.empty
             all_documents.cut += documents.cut
@@ -301,3 +301,20 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, data: bytes) -> None:
             except UserError:
                 continue
             assert all(text.encode() for text in texts)
+
+
+@pytest.mark.parametrize("anchors", [None, "wiki"])
+def test_every_document_knows_its_line(tmp_path: Path, anchors: str | None) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one\ntwo\n \n\n\nthree\n\n  four\nfive\n\n\t\n")
+    documents = read(path, ReadSettings(anchors=anchors))
+    places = [documents.find_place(number) for number in range(3)]
+    assert places == [(str(path), 1), (str(path), 6), (str(path), 8)]
+    with pytest.raises(IndexError):
+        documents.find_place(3)
+    records = tmp_path / "b.jsonl"
+    records.write_text('{"text": "a"}\n\n{"text": " "}\n{"text": "b"}\n')
+    documents = read(records)
+    assert [documents.find_place(number) for number in range(2)] == [(str(records), 1), (str(records), 4)]
+    whole = read(path, ReadSettings(one_document=True))
+    assert len(whole.texts) == 1 and whole.find_place(0) == (str(path), 1)

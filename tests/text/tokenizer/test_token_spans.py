@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.text.prepare.sentences import find_sentence_ends
+from etude.text.prepare.sentence_starts import find_sentence_starts
 from etude.text.tokenizer import token_spans
 from etude.text.tokenizer.batch_encoder import BatchEncoder
+from etude.text.tokenizer.text_batch import TextBatch
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 SAMPLE = [
@@ -46,9 +47,8 @@ def test_tokens_of_spans(spec: str, some: list[str], random: object) -> None:
             first, last = sorted(random.choices(solid, k=2))  # type: ignore[attr-defined]
             rows.append((number, first, last + 1))
     columns = np.array(rows, np.int64).T
-    encoded = ENCODERS[spec].encode(
-        some, [find_sentence_ends(text) for text in some], (columns[0], columns[1], columns[2])
-    )
+    batch = TextBatch(some)
+    encoded = ENCODERS[spec].encode(batch, find_sentence_starts(batch), (columns[0], columns[1], columns[2]))
     before = np.cumsum([0, *(len(TOKENIZERS[spec].encode(text)) for text in some)])
     for (number, start, end), (first, last) in zip(rows, encoded.spans.tolist(), strict=True):
         expected = [int(before[number]) + token for token in plain_spans(TOKENIZERS[spec], some[number], start, end)]
@@ -59,14 +59,16 @@ def test_tokens_of_spans(spec: str, some: list[str], random: object) -> None:
 def test_a_name_with_its_particle_may_be_one_token() -> None:
     tokenizer = Tokenizer.train("word:30", SAMPLE)
     text = "그는 서울에서는 NASA가"
-    encoded = BatchEncoder(tokenizer, 1 << 20).encode([text], [[len(text)]], _columns([(0, 3, 5), (0, 9, 13)]))
+    encoded = BatchEncoder(tokenizer, 1 << 20).encode(
+        TextBatch([text]), np.zeros(1, np.int64), _columns([(0, 3, 5), (0, 9, 13)])
+    )
     assert encoded.spans.tolist() == [[1, 2], [2, 3]]
 
 
 def test_bytes_of_one_character_go_together() -> None:
     tokenizer = Tokenizer.train("bytebpe:262", ["abc"])
     text = "a 서 b"
-    encoded = BatchEncoder(tokenizer, 1 << 20).encode([text], [[len(text)]], _columns([(0, 2, 3)]))
+    encoded = BatchEncoder(tokenizer, 1 << 20).encode(TextBatch([text]), np.zeros(1, np.int64), _columns([(0, 2, 3)]))
     [[first, last]] = encoded.spans.tolist()
     assert tokenizer.decode(encoded.ids[first:last]).strip() == "서"
 
@@ -76,7 +78,7 @@ def test_remembered_offsets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     encoder = BatchEncoder(TOKENIZERS["bpe:150"], 1 << 20)
     for number in range(10):
         text = f"(Paris{number})"
-        encoder.encode([text], [[len(text)]], _columns([(0, 1, 6)]))
+        encoder.encode(TextBatch([text]), np.zeros(1, np.int64), _columns([(0, 1, 6)]))
         assert len(encoder.piece_offsets.known) <= 3
 
 

@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.errors import UserError
-from etude.text.prepare.sentences import find_sentence_ends
+from etude.text.prepare.sentence_starts import find_sentence_starts
 from etude.text.tokenizer import pre_tokenization, training
-from etude.text.tokenizer.batch_encoder import BatchEncoder, is_split_at_space
+from etude.text.tokenizer.batch_encoder import BatchEncoder, EncodedBatch, is_split_at_space
+from etude.text.tokenizer.text_batch import TextBatch
 from etude.text.tokenizer.tokenizer import Tokenizer, encode_flat
 
 ENGLISH = [
@@ -267,12 +268,17 @@ def test_remembered_words_give_the_librarys_ids(spec: str, texts: list[str]) -> 
     _same_as_library(trained(spec) if spec in SPECS else _trained.setdefault(spec, Tokenizer.train(spec, TEXTS)), texts)
 
 
+def _encode(encoder: BatchEncoder, texts: list[str]) -> EncodedBatch:
+    batch = TextBatch(texts)
+    return encoder.encode(batch, find_sentence_starts(batch))
+
+
 def _same_as_library(tokenizer: Tokenizer, texts: list[str]) -> None:
     texts = [tokenizer.normalise(text) for text in texts]
     assert is_split_at_space(tokenizer)
     encoder = BatchEncoder(tokenizer, 1 << 20)
     for _ in range(2):  # computed, then remembered
-        encoded = encoder.encode(texts, [find_sentence_ends(text) for text in texts])
+        encoded = _encode(encoder, texts)
         flat = encode_flat(tokenizer.backend, texts)
         assert np.array_equal(encoded.ids, flat.ids)
         assert np.array_equal(encoded.word_starts, flat.word_starts)
@@ -313,7 +319,7 @@ def test_a_full_memory_forgets_and_still_answers() -> None:
     texts = [" ".join(f"w{n * 7 % 400}x{n % 13}" for n in range(start, start + 60)) for start in range(0, 900, 60)]
     for text in texts * 2:
         flat = encode_flat(tokenizer.backend, [text])
-        assert np.array_equal(encoder.encode([text], [find_sentence_ends(text)]).ids, flat.ids)
+        assert np.array_equal(_encode(encoder, [text]).ids, flat.ids)
         assert len(encoder.piece_cache.hashes) <= 1024 and encoder.word_cache.used_bytes <= 20_000
 
 
@@ -328,6 +334,6 @@ def test_tokenizers_that_join_across_space_take_the_librarys_way() -> None:
     tokenizer = Tokenizer(backend.to_str())
     assert not is_split_at_space(tokenizer)
     text = "a b. A a\nb a"
-    encoded = BatchEncoder(tokenizer, 1 << 20).encode([text], [find_sentence_ends(text)])
+    encoded = _encode(BatchEncoder(tokenizer, 1 << 20), [text])
     assert np.array_equal(encoded.ids, tokenizer.encode(text).ids)
     assert len(encoded.sentences) == 3

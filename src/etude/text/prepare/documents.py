@@ -5,11 +5,12 @@ Errors name file and line.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import islice
 
 import numpy as np
 
@@ -24,29 +25,58 @@ BLANK_LINES = re.compile(r"\n\s*\n")
 
 
 @dataclass
+class Origin:
+    """Where documents in a row come from: one part of a block."""
+
+    file: str
+    line: int  # at which the part starts
+    count: int = 0  # documents
+    text: str = ""  # of which they are the spans between blank lines, where `lines` is empty
+    lines: list[int] = field(default_factory=list)  # at which each document starts
+
+    def find_line(self, number: int) -> int:
+        """Return the line at which a document of this part starts."""
+        if self.lines:
+            return self.lines[number]
+        starts = (start for start, end in _split_at_blank_lines(self.text) if self.text[start:end].strip())
+        return self.line + self.text.count("\n", 0, next(islice(starts, number, None)))
+
+
+@dataclass
 class Documents:
     """The documents of a block, in order."""
 
     texts: list[str] = field(default_factory=list)  # NFC
     encoded: list[bytes] = field(default_factory=list)  # the same as UTF-8
-    places: list[tuple[str, int]] = field(default_factory=list)  # file and line each starts at
-    anchors: list[list[Anchor]] = field(default_factory=list)  # of each text, none without a format of anchors
+    anchors: list[list[Anchor]] = field(default_factory=list)  # of each text; nothing without a format of anchors
     filtered: int = 0  # records the filter left out
     empty: int = 0  # records without text
     cut: int = 0  # documents cut for their length
     seen: set[str] = field(default_factory=set)  # fields of the filter that any record had
+    origins: list[Origin] = field(default_factory=list)
 
     @property
     def hashes(self) -> np.ndarray:
         """Hashes of the texts, (documents,) uint64; any two of n texts collide with a chance of n^2 / 2^65."""
-        digests = (hashlib.blake2b(data, digest_size=8).digest() for data in self.encoded)
+        digests = [blake2b(data, digest_size=8).digest() for data in self.encoded]
         return np.frombuffer(b"".join(digests), "<u8")
 
-    def add(self, text: str, file: str, line: int, anchors: list[Anchor] | None = None) -> None:
+    def find_place(self, number: int) -> tuple[str, int]:
+        """Return file and line at which a document starts. Few are ever asked for, so none is kept."""
+        for origin in self.origins:
+            if number < origin.count:
+                return origin.file, origin.find_line(number)
+            number -= origin.count
+        raise IndexError(number)
+
+    def add(self, text: str, line: int, anchors: list[Anchor] | None = None) -> None:
+        """Add a document of the last origin."""
         self.texts.append(text)
-        self.anchors.append(anchors or [])
         self.encoded.append(text.encode())
-        self.places.append((file, line))
+        self.origins[-1].lines.append(line)
+        self.origins[-1].count += 1
+        if anchors is not None:
+            self.anchors.append(anchors)
 
 
 def parse_documents(
@@ -85,16 +115,28 @@ def _parse_text(part: BlockPart, text: str, settings: ReadSettings, documents: D
     if "\r" in text:
         text = text.replace("\r\n", "\n")
     text = Tokenizer.normalise(text)
+    if settings.anchors == "wiki":
+        _parse_wiki_text(part, text, documents)
+        return
+    spans = BLANK_LINES.split(text) if part.kind == "text" else [text]
+    texts = [document for span in spans if (document := span.strip())]
+    documents.texts += texts
+    documents.encoded += [document.encode() for document in texts]
+    if part.kind == "text":
+        documents.origins.append(Origin(part.file, part.line, len(texts), text))
+    else:
+        documents.origins.append(Origin(part.file, part.line, len(texts), lines=[part.line]))
+
+
+def _parse_wiki_text(part: BlockPart, text: str, documents: Documents) -> None:
+    documents.origins.append(Origin(part.file, part.line))
     line, counted = part.line, 0
     for start, end in _split_at_blank_lines(text) if part.kind == "text" else [(0, len(text))]:
-        document, anchors = text[start:end].strip(), None
-        if settings.anchors == "wiki":
-            anchored = remove_wiki_links(document).normalise().strip()
-            document, anchors = anchored.text, anchored.anchors
-        if document:
+        anchored = remove_wiki_links(text[start:end].strip()).normalise().strip()
+        if anchored.text:
             line += text.count("\n", counted, start)
             counted = start
-            documents.add(document, part.file, line, anchors)
+            documents.add(anchored.text, line, anchored.anchors)
 
 
 def _split_at_blank_lines(text: str) -> Iterator[tuple[int, int]]:
@@ -109,6 +151,7 @@ def _parse_records(
     part: BlockPart, text: str, settings: ReadSettings, record_filter: RecordFilter | None, documents: Documents
 ) -> None:
     unit = "row" if part.kind == "rows" else "line"
+    documents.origins.append(Origin(part.file, part.line))
     for number, line in enumerate(text.split("\n"), start=part.line):
         if not line or line.isspace():
             continue
@@ -125,7 +168,7 @@ def _parse_records(
                 documents.filtered += 1
                 continue
         if settings.anchors is not None:
-            _add_anchored(part, number, _read_anchored(record, settings, place), documents)
+            _add_anchored(number, _read_anchored(record, settings, place), documents)
             continue
         sides = [_get_text(record, name, settings, place) for name in settings.text_fields]
         if not any(side.strip() for side in sides):
@@ -136,7 +179,7 @@ def _parse_records(
         pieces = _cut_document(content) if is_long else [content]
         documents.cut += len(pieces) - 1
         for piece in pieces:
-            documents.add(piece, part.file, number)
+            documents.add(piece, number)
 
 
 def _read_anchored(record: dict[str, object], settings: ReadSettings, place: str) -> AnchoredText:
@@ -146,7 +189,7 @@ def _read_anchored(record: dict[str, object], settings: ReadSettings, place: str
     return remove_wiki_links(text) if settings.anchors == "wiki" else read_entities(record, text, place)
 
 
-def _add_anchored(part: BlockPart, number: int, anchored: AnchoredText, documents: Documents) -> None:
+def _add_anchored(number: int, anchored: AnchoredText, documents: Documents) -> None:
     content = anchored.normalise()
     if not content.text.strip():
         documents.empty += 1
@@ -155,7 +198,7 @@ def _add_anchored(part: BlockPart, number: int, anchored: AnchoredText, document
     documents.cut += len(pieces) - 1
     start = 0
     for piece in pieces:
-        documents.add(piece, part.file, number, content.slice(start, start + len(piece)).anchors)
+        documents.add(piece, number, content.slice(start, start + len(piece)).anchors)
         start += len(piece)
 
 
@@ -167,7 +210,8 @@ def _get_text(record: dict[str, object], name: str, settings: ReadSettings, plac
     if not isinstance(text, str):
         raise UserError(f"{place}: the field '{name}' is {json.dumps(text)[:40]}, not text.")
     try:
-        text.encode()
+        if not text.isascii():
+            text.encode()
     except UnicodeEncodeError as problem:  # a lone surrogate, possible through JSON's \u escapes
         if settings.errors == "strict":
             raise UserError(

@@ -9,6 +9,7 @@ from two text files whose names end in the names of the sides, train.en and trai
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import numpy as np
 from etude.errors import UserError
 from etude.text.prepare.sources import COMPRESSIONS, SOURCE_SIDE, TARGET_SIDE, Source, SourceFile, describe_file
 from etude.text.tokenizer.batch_encoder import BatchEncoder, EncodedBatch
+from etude.text.tokenizer.text_batch import TextBatch
 
 LINE_BREAK = re.compile(r"\s*[\n\r]\s*")
 BETWEEN = "\n"  # source and target in the text of a pair
@@ -91,21 +93,22 @@ def _split_name(path: str) -> tuple[str, str, str]:
 
 
 def encode_pairs(
-    encoder: BatchEncoder, texts: list[str], places: list[tuple[str, int]], target_encoder: BatchEncoder | None = None
-) -> EncodedBatch:
-    """Encode pairs: the two sides apart from each other, so that neither sees the break between them."""
+    encoder: BatchEncoder, texts: Sequence[str], find_place: Callable[[int], tuple[str, int]],
+    target_encoder: BatchEncoder | None = None,
+) -> EncodedBatch:  # fmt: skip
+    """Encode pairs: the two sides apart from each other, so that neither sees the break between them.
+
+    find_place: returns file and line of a pair, for messages.
+    """
     sides = [side for text in texts for side in text.split(BETWEEN)]
     if target_encoder is None:
-        encoded = encoder.encode(sides, [[len(side)] for side in sides])
+        encoded = _encode_sides(encoder, sides)
     else:
-        batches = [
-            each.encode(sides[place::2], [[len(side)] for side in sides[place::2]])
-            for place, each in enumerate((encoder, target_encoder))
-        ]
+        batches = [_encode_sides(each, sides[place::2]) for place, each in enumerate((encoder, target_encoder))]
         encoded = _interleave(batches[0], batches[1])
     if len(encoded.nonempty) < len(sides):
         number = int(np.setdiff1d(np.arange(len(sides)), encoded.nonempty)[0])
-        file, line = places[number // 2]
+        file, line = find_place(number // 2)
         raise UserError(
             f"{file}, line {line}: the {'target' if number % 2 else 'source'} {sides[number][:40]!r} has no token "
             "under this tokenizer. Drop the line, or take a tokenizer that knows its characters."
@@ -114,6 +117,12 @@ def encode_pairs(
         encoded, count=len(texts), nonempty=np.arange(len(texts)), documents=encoded.documents[::2],
         sentences=encoded.documents,
     )  # fmt: skip
+
+
+def _encode_sides(encoder: BatchEncoder, sides: Sequence[str]) -> EncodedBatch:
+    """Encode texts of one sentence each."""
+    batch = TextBatch(sides)
+    return encoder.encode(batch, batch.bounds[:-1])
 
 
 def _interleave(sources: EncodedBatch, targets: EncodedBatch) -> EncodedBatch:

@@ -16,9 +16,10 @@ CLOSERS = "\"'”’»›」』】）)\\]}"
 CLOSING = CLOSERS.replace("\\", "")
 STOPS = ".!?…‼⁇⁈⁉"
 WIDE = "。！？｡"
+SYLLABLES = "다까요죠"  # the last ones of endings that need no mark
 # One character with a look ahead: a lone set is what `re` scans for fastest. Of a run of marks only the last is met.
-CANDIDATE = re.compile(rf"[{STOPS}다까요죠](?=[\s{CLOSERS}])")
-CANDIDATE_WIDE = re.compile(rf"[{STOPS}다까요죠](?=[\s{CLOSERS}])|[{WIDE}](?![{WIDE}])")
+CANDIDATE = re.compile(rf"[{STOPS}{SYLLABLES}](?=[\s{CLOSERS}])")
+CANDIDATE_WIDE = re.compile(rf"[{STOPS}{SYLLABLES}](?=[\s{CLOSERS}])|[{WIDE}](?![{WIDE}])")
 CLOSE = re.compile(rf"[{CLOSERS}]*")
 # Endings that close a sentence whatever follows; each is matched up to its last syllable.
 POLITE = re.compile(r"(?:니다|니까|세요|셔요|[어아여워와해져에예네군지나가]요|[을를까]까요|거든요|는데요|죠)\Z")
@@ -70,10 +71,8 @@ def find_sentence_ends(text: str) -> list[int]:
         for match in candidate.finditer(text, start, stop):
             place = match.end()
             mark = text[place - 1]
-            if mark in "다까요죠":
-                if not POLITE.search(text, max(last, place - 4), place):
-                    continue
-                if text[place] in CLOSING or CONTINUATION.match(text, _skip_space(text, place)):
+            if mark in SYLLABLES:
+                if not _is_polite_end(text, place, last):
                     continue
             else:
                 end = place
@@ -97,10 +96,33 @@ def find_sentence_ends(text: str) -> list[int]:
     return sentence_ends
 
 
+def ends_sentence(text: str, end: int, last: int, stop: int) -> bool:
+    """Whether the sentence that began at `last` ends at `end`, before white space inside a line that ends at `stop`.
+
+    For texts whose lines are not wrapped and without WIDE marks: `find_sentence_ends` decides alike (used by
+    sentence_starts.py for single places).
+    """
+    place = end
+    while place > last and text[place - 1] in CLOSING:
+        place -= 1
+    if place == last:
+        return False
+    if text[place - 1] in SYLLABLES:
+        return place == end and _is_polite_end(text, place, last)
+    return text[place - 1] in STOPS and _is_sentence_end(text, place, end, last, stop)
+
+
 def split_sentences(text: str) -> list[str]:
     """Split a text into sentences, each with the white space after it."""
     starts = [0, *(_skip_space(text, place) for place in find_sentence_ends(text)[:-1]), len(text)]
     return [text[start:stop] for start, stop in pairwise(starts) if stop > start]
+
+
+def _is_polite_end(text: str, place: int, last: int) -> bool:
+    """Whether a polite ending, its last syllable before `place`, ends the sentence that began at `last`."""
+    if not POLITE.search(text, max(last, place - 4), place) or text[place] in CLOSING:
+        return False
+    return CONTINUATION.match(text, _skip_space(text, place)) is None
 
 
 def _is_sentence_end(text: str, place: int, end: int, last: int, stop: int) -> bool:

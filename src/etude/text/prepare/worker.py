@@ -25,17 +25,15 @@ from etude.text.corpus.bounds import BOUND
 from etude.text.corpus.entities import mark_mentions, restart_mentions
 from etude.text.corpus.manifest import SPLITS
 from etude.text.prepare import documents, messages
-from etude.text.prepare.anchors import Anchor
 from etude.text.prepare.linking import TextLinker, open_text_linker
-from etude.text.prepare.pairs import BETWEEN, encode_pairs, is_uneven
+from etude.text.prepare.pairs import BETWEEN, encode_pairs
 from etude.text.prepare.readers import Block, BlockPart, ReadSettings
 from etude.text.prepare.record_filter import RecordFilter, parse_filter
-from etude.text.prepare.sentences import find_sentence_ends
-from etude.text.tokenizer import characters
+from etude.text.prepare.sentence_starts import find_sentence_starts
+from etude.text.prepare.text_measure import TextMeasure, summarize
 from etude.text.tokenizer.batch_encoder import BatchEncoder
+from etude.text.tokenizer.text_batch import TextBatch
 from etude.text.tokenizer.tokenizer import Tokenizer
-
-MAX_EXAMPLES = 3
 
 
 def build_request(
@@ -122,20 +120,18 @@ class RequestHandler:
         is_valid = select_by_hash("valid", self.seed, hashes, self.valid)
         facts: dict[str, Any] = {}
         results: dict[str, np.ndarray] = {}
+        measures = []
         for split, members in zip(SPLITS, (is_used & ~is_valid, is_used & is_valid), strict=True):
+            numbers = np.flatnonzero(members)
+            if not len(numbers):
+                continue
+            batch = TextBatch([block.texts[number] for number in numbers.tolist()])
+            measures.append((numbers, TextMeasure.of(batch, self.settings.pairs is not None)))
             if split == "valid" and head["copy"]:
                 continue  # a source of weight 2 is trained on twice, but held out once
-            numbers = np.flatnonzero(members).tolist()
-            if numbers:
-                places = [block.places[n] for n in numbers]
-                texts, anchors = [block.texts[n] for n in numbers], [block.anchors[n] for n in numbers]
-                facts[split] = self._encode_split(split, texts, anchors, places, results)
-                encoded = np.array([len(block.encoded[n]) for n in numbers])
-                facts[split]["bytes"] = int(encoded[results.pop("nonempty")].sum())
-        texts = [text for text, used in zip(block.texts, is_used, strict=True) if used]
-        places = [place for place, used in zip(block.places, is_used, strict=True) if used]
-        facts |= _measure_texts(texts, places, self.settings.pairs is not None)
-        return facts, results
+            facts[split] = self._encode_split(split, batch, block, numbers, results)
+            facts[split]["bytes"] = int(np.diff(batch.bounds)[results.pop("nonempty")].sum())
+        return facts | summarize(measures, block), results
 
     def train(self, head: messages.Head, arrays: messages.Arrays) -> messages.Message:
         """Train a tokenizer from a sample: in a worker, so that its memory is freed with the process."""
@@ -148,16 +144,24 @@ class RequestHandler:
         return {}, {"tokenizer": messages.bytes_to_array(content.encode())}
 
     def _encode_split(
-        self, split: str, texts: list[str], anchors: list[list[Anchor]], places: list[tuple[str, int]],
+        self, split: str, batch: TextBatch, block: documents.Documents, numbers: np.ndarray,
         results: dict[str, np.ndarray],
     ) -> dict[str, Any]:  # fmt: skip
+        """Encode the documents of the block with these numbers."""
         assert self.encoder is not None
+        anchors = [block.anchors[number] for number in numbers.tolist()] if block.anchors else []
         if self.settings.pairs is not None:
-            encoded = encode_pairs(self.encoder, texts, places, self.target_encoder)
+
+            def find_place(pair: int) -> tuple[str, int]:
+                return block.find_place(int(numbers[pair]))
+
+            encoded = encode_pairs(self.encoder, batch.texts, find_place, self.target_encoder)
         else:
-            mentions = self.linker.link(texts, anchors) if self.linker is not None else None
+            mentions = None
+            if self.linker is not None:
+                mentions = self.linker.link(batch.texts, anchors or [[] for _ in batch.texts])
             spans = mentions[:3] if mentions is not None else None
-            encoded = self.encoder.encode(texts, [find_sentence_ends(text) for text in texts], spans)
+            encoded = self.encoder.encode(batch, find_sentence_starts(batch), spans)
             if mentions is not None:
                 column = mark_mentions(len(encoded.ids), encoded.spans, mentions.entities)
                 results[f"{split}.entities"] = restart_mentions(column, encoded.sentences)
@@ -170,27 +174,6 @@ class RequestHandler:
             results[f"{split}.surfaces"] = messages.bytes_to_array(encoded.surfaces)
             results[f"{split}.letters"] = encoded.letters.astype(BOUND)
         return {"without_tokens": encoded.count - len(encoded.nonempty), "anchors": sum(map(len, anchors))}
-
-
-def _measure_texts(texts: list[str], places: list[tuple[str, int]], are_pairs: bool) -> dict[str, Any]:
-    """Count character classes and words, and find documents that look like no text, or like no pair."""
-    if not texts:
-        return {"classes": [0] * characters.CLASSES, "words": 0, "non_text": 0, "examples": []}
-    classes = characters.classify(" ".join(texts))
-    starts = np.cumsum([0, *(len(text) + 1 for text in texts)])[:-1]
-    is_solid = classes != characters.SPACE
-    first = is_solid.copy()
-    first[1:] &= ~is_solid[:-1]
-    sums = [np.add.reduceat(mask.astype(np.int64), starts) for mask in (is_solid, classes >= characters.MARK)]
-    control = np.add.reduceat((classes == characters.CONTROL).astype(np.int64), starts)
-    # tables of numbers, code dumps, encoded data: under half letters; twenty characters are too few to judge
-    is_odd = (sums[0] >= 20) & ((2 * sums[1] < sums[0]) | (20 * control > sums[0]))
-    if are_pairs:
-        is_odd |= np.array([is_uneven(text) for text in texts])
-    examples = [list(places[number]) for number in np.flatnonzero(is_odd)[:MAX_EXAMPLES].tolist()]
-    counts = np.bincount(classes, minlength=characters.CLASSES)
-    counts[characters.SPACE] -= len(texts) - 1  # those joined between texts above
-    return {"classes": counts.tolist(), "words": int(first.sum()), "non_text": int(is_odd.sum()), "examples": examples}
 
 
 def main() -> None:

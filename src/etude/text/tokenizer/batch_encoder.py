@@ -10,18 +10,19 @@ for the whole document (held by a property test); with any other tokenizer the l
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import chain, pairwise
 
 import numpy as np
 
-from etude.text.tokenizer import characters, training
+from etude.text.tokenizer import training
 from etude.text.tokenizer.pre_tokenization import build_pre_tokenizer, list_steps
-from etude.text.tokenizer.token_spans import PieceOffsets, Pieces, Spans, find_tokens, select_spans
+from etude.text.tokenizer.text_batch import TextBatch
+from etude.text.tokenizer.token_spans import PieceOffsets, Spans, find_tokens, find_tokens_of_pieces, select_spans
 from etude.text.tokenizer.tokenizer import Tokenizer, encode_flat
 from etude.text.tokenizer.word_cache import ID_BITS, WHITE_SPACE, WORD_START, SpanCache, Tokens, WordCache
 
 # white space to one tokenizer, and to BERT's nothing at all
-AMBIGUOUS_SPACE = "\v\f\x85"
+AMBIGUOUS_SPACE = (b"\v", b"\f", "\x85".encode())
 
 
 @dataclass
@@ -54,42 +55,52 @@ class BatchEncoder:
         self.word_cache = WordCache(self._tokenize_words, cache_bytes // 3, self.surfaces)
         self.piece_offsets = PieceOffsets(self._tokenize_with_library)
 
-    def encode(self, texts: list[str], ends: list[list[int]], spans: Spans | None = None) -> EncodedBatch:
-        """Encode NFC texts, none empty, each with the ends of its sentences (see text/prepare/sentences.py).
+    def encode(self, batch: TextBatch, sentences: np.ndarray, spans: Spans | None = None) -> EncodedBatch:
+        """Encode NFC texts, with the positions at which sentences start (see text/prepare/sentence_starts.py).
 
         spans: spans of characters whose tokens are wanted: number of the text, start and end of each, by text. Both
         ends are characters other than white space.
         """
-        runs = groupby(zip(texts, ends, strict=True), lambda pair: self.splits_at_space and _has_plain_spaces(*pair))
+        is_cacheable = self._find_cacheable(batch, sentences)
+        if is_cacheable.all():
+            return self._encode_with_cache(batch, sentences, select_spans(spans, 0, len(batch)))
+        bounds = [0, *(np.flatnonzero(np.diff(is_cacheable)) + 1).tolist(), len(batch)]
         encoded = []
-        first = 0
-        for cacheable, run in runs:
-            some_texts, some_ends = zip(*run, strict=True)
-            encode = self._encode_with_cache if cacheable else self._encode_with_library
-            some_spans = select_spans(spans, first, first + len(some_texts))
-            encoded.append(encode(list(some_texts), list(some_ends), some_spans))
-            first += len(some_texts)
+        for first, last in pairwise(bounds):
+            part = batch.slice(first, last) if last - first < len(batch) else batch
+            encode = self._encode_with_cache if is_cacheable[first] else self._encode_with_library
+            low, high = np.searchsorted(sentences, batch.bounds[[first, last]])
+            part_spans = select_spans(spans, first, last)
+            encoded.append(encode(part, sentences[low:high] - batch.bounds[first], part_spans))
         return encoded[0] if len(encoded) == 1 else _join(encoded)
 
-    def _encode_with_cache(self, texts: list[str], ends: list[list[int]], spans: Spans) -> EncodedBatch:
-        text = "".join(texts)
-        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-        firsts = np.cumsum([0, *map(len, texts)])
-        space = characters.class_table()[codes] == characters.SPACE
-        cut = space.copy()
-        cut[1:] &= ~space[:-1]
-        cut[firsts[:-1]] = True
-        starts = np.flatnonzero(cut)
-        tokens = self.piece_cache.look_up(text, codes, starts)
-        before_piece = np.concatenate([[0], np.cumsum(tokens.lengths)])
+    def _find_cacheable(self, batch: TextBatch, sentences: np.ndarray) -> np.ndarray:
+        """Whether all sentences of each text end before white space that every tokenizer knows, (T,) bool.
+
+        Chinese and Japanese sentences need not.
+        """
+        is_cacheable = np.full(len(batch), self.splits_at_space)
+        pieces = np.searchsorted(batch.starts, sentences)
+        inside = sentences[batch.starts.take(pieces, mode="clip") != sentences]
+        is_cacheable[batch.find_texts(inside)] = False
+        for space in AMBIGUOUS_SPACE:
+            if space in batch.encoded:
+                is_cacheable &= np.array([space.decode() not in text for text in batch.texts])
+        return is_cacheable
+
+    def _encode_with_cache(self, batch: TextBatch, sentences: np.ndarray, spans: Spans) -> EncodedBatch:
+        tokens = self.piece_cache.look_up(batch.encoded, batch.words, batch.starts, batch.lengths)
+        before_piece = np.zeros(len(tokens.lengths) + 1, np.int64)
+        np.cumsum(tokens.lengths, out=before_piece[1:])
         # every sentence starts where a piece does
-        places = np.concatenate([[0, *places[:-1]] for places in ends]).astype(np.int64)
-        document_of = np.repeat(np.arange(len(texts)), [len(places) for places in ends])
-        sentence_starts = before_piece[np.searchsorted(starts, places + firsts[document_of])]
-        numbers, begins, stops = spans
-        pieces = Pieces(text, starts, before_piece, space)
-        token_spans = pieces.find_tokens(begins + firsts[numbers], stops + firsts[numbers], tokens, self.piece_offsets)
-        return _assemble(len(texts), tokens, sentence_starts, document_of, token_spans)
+        sentence_starts = before_piece[np.searchsorted(batch.starts, sentences)]
+        if len(spans[0]):
+            firsts = batch.to_characters(batch.bounds[spans[0]])
+            begins, stops = (batch.to_bytes(places + firsts) for places in spans[1:])
+            token_spans = find_tokens_of_pieces(batch, begins, stops, tokens, before_piece, self.piece_offsets)
+        else:
+            token_spans = np.zeros((0, 2), np.int64)
+        return _assemble(tokens, sentence_starts, batch.count_in_texts(sentences), token_spans)
 
     def _tokenize_pieces(self, pieces: list[str]) -> Tokens:
         """Tokenize pieces that are not in the cache."""
@@ -148,18 +159,18 @@ class BatchEncoder:
         flagged = flat.ids.astype(np.uint32) | flags
         return Tokens.build(flagged.astype(np.uint32), flat.lengths, surfaces, flat.offsets)
 
-    def _encode_with_library(self, texts: list[str], ends: list[list[int]], spans: Spans) -> EncodedBatch:
-        tokens = self._tokenize_with_library(texts)
+    def _encode_with_library(self, batch: TextBatch, sentences: np.ndarray, spans: Spans) -> EncodedBatch:
+        tokens = self._tokenize_with_library(list(batch.texts))
         assert tokens.offsets is not None
         firsts = np.cumsum(tokens.lengths) - tokens.lengths
+        counts = batch.count_in_texts(sentences)
         sentence_starts = []
-        for first, length, places in zip(firsts, tokens.lengths, ends, strict=True):
+        places = np.split(batch.to_characters(sentences), np.cumsum(counts)[:-1])
+        for first, length, own in zip(firsts.tolist(), tokens.lengths.tolist(), places, strict=True):
             # the first token that starts at or after each sentence's start; offsets may step back within a character
             rising = np.maximum.accumulate(tokens.offsets[first : first + length, 0])
-            sentence_starts.append(first + np.searchsorted(rising, [0, *places[:-1]]))
-        document_of = np.repeat(np.arange(len(texts)), [len(places) for places in ends])
-        token_spans = find_tokens(tokens, spans)
-        return _assemble(len(texts), tokens, np.concatenate(sentence_starts), document_of, token_spans)
+            sentence_starts.append(first + np.searchsorted(rising, own - own[0]))
+        return _assemble(tokens, np.concatenate(sentence_starts), counts, find_tokens(tokens, spans))
 
 
 def is_split_at_space(tokenizer: Tokenizer) -> bool:
@@ -193,37 +204,34 @@ def is_split_at_space(tokenizer: Tokenizer) -> bool:
     return first["type"] in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
 
 
-def _has_plain_spaces(text: str, ends: list[int]) -> bool:
-    """Whether all sentences end before white space that every tokenizer knows.
+def _assemble(tokens: Tokens, sentences: np.ndarray, counts: np.ndarray, spans: np.ndarray) -> EncodedBatch:
+    """Build the batch: a sentence starts at its first token that is not white space, and none is empty.
 
-    Chinese and Japanese sentences need not.
+    sentences: token at which each starts, ascending; counts: sentences of each document, at least one.
     """
-    if any(character in text for character in AMBIGUOUS_SPACE):
-        return False
-    return all(text[place] in characters.WHITE_SPACE for place in ends[:-1])
-
-
-def _assemble(
-    count: int, tokens: Tokens, sentences: np.ndarray, document_of: np.ndarray, spans: np.ndarray
-) -> EncodedBatch:
-    """Build the batch: a sentence starts at its first token that is not white space, and none is empty."""
-    total = len(tokens.flagged)
-    first_of_document = np.ones(len(document_of), bool)
-    first_of_document[1:] = document_of[1:] != document_of[:-1]
-    starts = sentences[first_of_document]  # every document has a sentence
-    ends = np.append(starts[1:], total)
-    solid = np.arange(total + 1)  # the next token that is not white space
-    solid[:total][(tokens.flagged & WHITE_SPACE) != 0] = total
-    solid = np.minimum.accumulate(solid[::-1])[::-1]
-    moved = np.where(first_of_document, sentences, solid[sentences])
-    sentence_starts = np.unique(moved[moved < ends[document_of]])
+    first_sentences = np.cumsum(counts) - counts
+    starts = sentences[first_sentences]  # of documents
+    ends = np.append(starts[1:], len(tokens.flagged))
+    limits = np.repeat(ends, counts)
+    is_first = np.zeros(len(sentences), bool)
+    is_first[first_sentences] = True
+    moved = sentences.copy()
+    moving = np.flatnonzero(~is_first & (moved < limits))
+    while len(moving := moving[(tokens.flagged[moved[moving]] & WHITE_SPACE) != 0]):
+        moved[moving] += 1
+        moving = moving[moved[moving] < limits[moving]]
+    moved = moved[moved < limits]
+    is_new = np.ones(len(moved), bool)
+    is_new[1:] = moved[1:] != moved[:-1]
     nonempty = np.flatnonzero(ends > starts)
     ids, word_starts = tokens.flagged & ID_BITS, (tokens.flagged & WORD_START) != 0
     letters, surfaces = np.zeros(0, np.int64), b""
     if tokens.byte_lengths is not None and tokens.letters is not None:
         letters = np.cumsum(tokens.byte_lengths, dtype=np.int64) - tokens.byte_lengths
         surfaces = tokens.letters.tobytes()
-    return EncodedBatch(count, nonempty, ids, word_starts, starts[nonempty], sentence_starts, surfaces, letters, spans)
+    return EncodedBatch(
+        len(counts), nonempty, ids, word_starts, starts[nonempty], moved[is_new], surfaces, letters, spans
+    )
 
 
 def _join(parts: list[EncodedBatch]) -> EncodedBatch:

@@ -38,6 +38,15 @@ _CATEGORY_CLASSES = {"L": OTHER, "M": MARK, "N": DIGIT, "P": SYMBOL, "S": SYMBOL
 
 
 @cache
+def ascii_classes() -> bytes:
+    """Return the classes of the 128 characters of ASCII: all that most text needs, without the whole table."""
+    latin = FIRST_SCRIPT + [name for name, _ in SCRIPTS].index("Latin")
+    classes = [_CATEGORY_CLASSES[unicodedata.category(chr(code))[0]] for code in range(128)]
+    spaces = [SPACE if chr(code) in WHITE_SPACE else kind for code, kind in enumerate(classes)]
+    return bytes(latin if kind == OTHER else kind for kind in spaces)
+
+
+@cache
 def class_table() -> np.ndarray:
     """Return the class of each code point, (0x110000,) uint8."""
     category = unicodedata.category

@@ -9,10 +9,10 @@ are remembered.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
+from etude.text.tokenizer.text_batch import TextBatch
 from etude.text.tokenizer.word_cache import WHITE_SPACE, Tokens
 
 MAX_PIECES = 1 << 16  # whose offsets are remembered
@@ -48,39 +48,34 @@ class PieceOffsets:
         return [self.known[piece] for piece in pieces]
 
 
-@dataclass(frozen=True)
-class Pieces:
-    """Pieces of a text, each white space with what follows it (batch_encoder.py)."""
+def find_tokens_of_pieces(
+    batch: TextBatch, starts: np.ndarray, ends: np.ndarray, tokens: Tokens, before: np.ndarray, offsets: PieceOffsets
+) -> np.ndarray:
+    """Return first token and end of each span of a batch, (spans, 2) int64.
 
-    text: str
-    starts: np.ndarray  # (pieces,) int64: first character of each
-    before: np.ndarray  # (pieces + 1,) int64: tokens before each
-    is_space: np.ndarray  # (characters,) bool
-
-    def find_tokens(self, starts: np.ndarray, ends: np.ndarray, tokens: Tokens, offsets: PieceOffsets) -> np.ndarray:
-        """Return first token and end of each span of the text, (spans, 2) int64."""
-        if not len(starts):
-            return np.zeros((0, 2), np.int64)
-        piece_ends = np.append(self.starts[1:], len(self.text))
-        first_piece = np.searchsorted(self.starts, starts, "right") - 1
-        last_piece = np.searchsorted(self.starts, ends - 1, "right") - 1
-        firsts, lasts = self.before[first_piece], self.before[last_piece + 1]
-        # what is between the start of the piece and that of the span may be white space alone
-        solid = np.concatenate([[0], np.cumsum(~self.is_space)])
-        cut_first = np.flatnonzero(solid[starts] > solid[self.starts[first_piece]])
-        cut_last = np.flatnonzero(solid[ends] < solid[piece_ends[last_piece]])
-        for cut, numbers, is_first in ((cut_first, first_piece, True), (cut_last, last_piece, False)):
-            pieces = numbers[cut]
-            bounds = zip(self.starts[pieces].tolist(), piece_ends[pieces].tolist(), strict=True)
-            strings = [self.text[start:end] for start, end in bounds]
-            places = (starts if is_first else ends)[cut] - self.starts[pieces]
-            for span, place, known in zip(cut.tolist(), places.tolist(), offsets.look_up(strings), strict=True):
-                base = self.before[numbers[span]]
-                if is_first:
-                    firsts[span] = base + np.searchsorted(known[1], place, "right")  # tokens that end before it
-                else:
-                    lasts[span] = base + np.searchsorted(known[0], place, "left")  # tokens that start before its end
-        return _skip_space(firsts, lasts, tokens)
+    starts, ends: positions in the batch; tokens: those of its pieces; before: tokens before each piece, (P + 1,) int64.
+    """
+    piece_ends = batch.starts + batch.lengths
+    first_piece = np.searchsorted(batch.starts, starts, "right") - 1
+    last_piece = np.searchsorted(batch.starts, ends - 1, "right") - 1
+    firsts, lasts = before[first_piece], before[last_piece + 1]
+    # what is between the start of the piece and that of the span may be white space alone
+    solid = np.concatenate([[0], np.cumsum(~batch.is_space)])
+    cut_first = np.flatnonzero(solid[starts] > solid[batch.starts[first_piece]])
+    cut_last = np.flatnonzero(solid[ends] < solid[piece_ends[last_piece]])
+    for cut, numbers, is_first in ((cut_first, first_piece, True), (cut_last, last_piece, False)):
+        pieces = numbers[cut]
+        bounds = zip(batch.starts[pieces].tolist(), piece_ends[pieces].tolist(), strict=True)
+        strings = [batch.encoded[start:end].decode() for start, end in bounds]
+        positions = (starts if is_first else ends)[cut]
+        places = batch.to_characters(positions) - batch.to_characters(batch.starts[pieces])
+        for span, place, known in zip(cut.tolist(), places.tolist(), offsets.look_up(strings), strict=True):
+            base = before[numbers[span]]
+            if is_first:
+                firsts[span] = base + np.searchsorted(known[1], place, "right")  # tokens that end before it
+            else:
+                lasts[span] = base + np.searchsorted(known[0], place, "left")  # tokens that start before its end
+    return _skip_space(firsts, lasts, tokens)
 
 
 def find_tokens(tokens: Tokens, spans: Spans) -> np.ndarray:

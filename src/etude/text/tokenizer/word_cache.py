@@ -1,12 +1,13 @@
 """Caches of the tokens of words: very many words in bounded memory.
 
 The tokens of all entries lie end to end in arrays, so that looking up a whole text is array work. `WordCache` finds an
-entry's number in a dictionary of strings. `SpanCache` never makes strings of known words at all: it hashes spans of a
-text, all at once, and finds numbers in a table by those hashes. A full cache drops the least used half of its entries.
+entry's number in a dictionary of strings. `SpanCache` never makes strings of known words at all: it hashes spans of
+bytes, all at once, and finds numbers in a table by those hashes. A full cache drops the least used half of its entries.
 """
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,12 +16,15 @@ from typing import Self
 
 import numpy as np
 
-from etude.chance import fold, random_bits
+from etude.chance import mix_array
 
 WORD_START, WHITE_SPACE = np.uint32(1 << 31), np.uint32(1 << 30)  # flags on an id: starts a word; is white space only
 ID_BITS = np.uint32((1 << 30) - 1)
 WORD_ENTRY_BYTES = 85  # of an entry of WordCache beside its key: dictionary, number and arrays, as measured
 SPAN_ENTRY_BYTES = 56  # of an entry of SpanCache: at least two slots of the table, and the arrays
+LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(9)], np.uint64)  # masks of so many bytes
+LENGTH_FACTOR = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: lengths land far apart
+MAX_HASHED_BYTES = 128  # of a span, eight at a time for all spans; longer ones are hashed one by one
 
 
 @dataclass
@@ -138,31 +142,49 @@ class WordCache:
         return tokens
 
 
-class SpanCache:
-    """Tokens by span of a text; spans are compared by a 64-bit multilinear hash and their length.
+def hash_spans(encoded: bytes, words: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Hash spans of bytes, (spans,) uint64, never 0; `words` are the eight bytes at each position."""
+    hashes = words.take(starts) & LOW_BYTES.take(lengths, mode="clip")
+    hashes ^= lengths.astype(np.uint64) * np.uint64(LENGTH_FACTOR)
+    mix_array(hashes)
+    longer, done = np.flatnonzero(lengths > 8), 8
+    while len(longer) and done < MAX_HASHED_BYTES:
+        more = words.take(starts[longer] + done) & LOW_BYTES.take(lengths[longer] - done, mode="clip")
+        hashes[longer] = mix_array(hashes[longer] ^ more)
+        done += 8
+        longer = longer[lengths[longer] > done]
+    for number in longer.tolist():  # long and rare: a data dump, or a script without spaces
+        start, end = int(starts[number]), int(starts[number] + lengths[number])
+        digest = hashlib.blake2b(encoded[start:end], digest_size=8).digest()
+        hashes[number] = int.from_bytes(digest, "little")
+    hashes |= np.uint64(1)
+    return hashes
 
-    Two given spans of one length share a hash with a chance of about 2^-62, so that in a million different words any
-    two do with one of 10^-7: less than that of a memory error.
+
+class SpanCache:
+    """Tokens by span of bytes; spans are compared by a 64-bit hash of their bytes and their length.
+
+    The hash is that of SplitMix64 over eight bytes at a time, one to one for a single step: two given spans share it
+    with a chance of about 2^-63, so that in a million different words any two do with one of 10^-7: less than that of a
+    memory error.
     """
 
     def __init__(self, compute: Callable[[list[str]], Tokens], max_bytes: int, surfaces: bool) -> None:
         self.compute, self.max_entries = compute, max(1024, max_bytes // SPAN_ENTRY_BYTES)
         self.entries = _Entries(surfaces)
         self.hashes = np.zeros(0, np.uint64)  # of each entry
-        self.factors = np.zeros(0, np.uint64)  # by which the characters of a span are multiplied
         self._empty_table(1 << 12)
 
-    def look_up(self, text: str, codes: np.ndarray, starts: np.ndarray) -> Tokens:
-        """Return the tokens of the spans from each start to the next; `codes` are the text's code points."""
-        hashes = self._hash(codes, starts)
+    def look_up(self, encoded: bytes, words: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Tokens:
+        """Return the tokens of spans of UTF-8; `words` are the eight bytes at each position (text_batch.py)."""
+        hashes = hash_spans(encoded, words, starts, lengths)
         numbers = self._find(hashes)
         missing = np.flatnonzero(numbers < 0)
         if len(missing):
             new, first, inverse = np.unique(hashes[missing], return_index=True, return_inverse=True)
-            ends = np.append(starts[1:], len(codes))
             places = missing[first]
-            spans = zip(starts[places].tolist(), ends[places].tolist(), strict=True)
-            self.entries.add(self.compute([text[start:end] for start, end in spans]))
+            spans = zip(starts[places].tolist(), (starts + lengths)[places].tolist(), strict=True)
+            self.entries.add(self.compute([encoded[start:end].decode() for start, end in spans]))
             numbers[missing] = len(self.hashes) + inverse
             self.hashes = np.concatenate([self.hashes, new])
             self._insert(np.arange(len(self.hashes) - len(new), len(self.hashes)))
@@ -172,19 +194,6 @@ class SpanCache:
             self._empty_table(len(self.slots))
             self._insert(np.arange(len(self.hashes)))
         return tokens
-
-    def _hash(self, codes: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """Hash each span, (spans,) uint64, never 0.
-
-        The sum of character times factor of its place, mixed with the length.
-        """
-        lengths = np.diff(starts, append=len(codes))
-        longest = int(lengths.max(initial=1))
-        if longest > len(self.factors):
-            self.factors = random_bits(fold("span"), np.arange(2 * longest)) | np.uint64(1)
-        places = np.arange(len(codes), dtype=np.int32) - np.repeat(starts.astype(np.int32), lengths)
-        sums = np.add.reduceat(self.factors[places] * codes, starts)  # wraps around, as it should
-        return random_bits(fold("length"), sums ^ (lengths.astype(np.uint64) << np.uint64(44))) | np.uint64(1)
 
     def _empty_table(self, size: int) -> None:
         self.slots = np.zeros(size, np.uint64)  # hashes, by open addressing; 0 is empty
@@ -197,9 +206,11 @@ class SpanCache:
     def _find(self, hashes: np.ndarray) -> np.ndarray:
         """Return the entry number of each hash, (spans,) int64; -1 where there is none."""
         places = self._home(hashes)
-        slots = self.slots[places]
-        numbers = np.where(slots == hashes, self.slot_numbers[places], -1).astype(np.int64)
-        unresolved = np.flatnonzero((slots != hashes) & (slots != 0))
+        numbers = self.slot_numbers.take(places).astype(np.int64)
+        slots = self.slots.take(places)
+        others = np.flatnonzero(slots != hashes)
+        numbers[others] = -1
+        unresolved = others[slots[others] != 0]
         while len(unresolved):
             places[unresolved] = (places[unresolved] + 1) & (len(self.slots) - 1)
             slots = self.slots[places[unresolved]]

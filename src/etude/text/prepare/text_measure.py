@@ -1,0 +1,59 @@
+"""What a block of documents is made of: classes of characters, words, and documents that look like no text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from etude.text.prepare.documents import Documents
+from etude.text.prepare.pairs import is_uneven
+from etude.text.tokenizer import characters
+from etude.text.tokenizer.text_batch import CONTINUATION, TextBatch
+
+MAX_EXAMPLES = 3
+MIN_CHARACTERS = 20  # of a document: fewer are too few to judge
+
+
+@dataclass(frozen=True)
+class TextMeasure:
+    """The counts of a batch of documents."""
+
+    classes: np.ndarray  # (CLASSES,) int64: characters of each class
+    words: int  # runs of characters other than white space
+    is_odd: np.ndarray  # (T,) bool: documents that look like no text, or like no pair
+
+    @classmethod
+    def of(cls, batch: TextBatch, are_pairs: bool) -> Self:
+        classes = batch.classes
+        solid, control = _sum(batch, _mark_solid(batch)), _sum(batch, classes == characters.CONTROL)
+        letters = _sum(batch, (classes >= characters.MARK) & (classes != CONTINUATION))
+        # tables of numbers, code dumps, encoded data: under half letters
+        is_odd = (solid >= MIN_CHARACTERS) & ((2 * letters < solid) | (20 * control > solid))
+        if are_pairs:
+            is_odd |= np.array([is_uneven(text) for text in batch.texts])
+        return cls(batch.count_classes(), len(batch.starts) - int(batch.has_only_space.sum()), is_odd)
+
+
+def _mark_solid(batch: TextBatch) -> np.ndarray:
+    """Mark the first bytes of characters other than white space, (B,) bool."""
+    return (batch.classes != characters.SPACE) & (batch.classes != CONTINUATION)
+
+
+def _sum(batch: TextBatch, mask: np.ndarray) -> np.ndarray:
+    """Count the marked bytes of each text, (T,) int64."""
+    return np.add.reduceat(mask.view(np.uint8), batch.bounds[:-1], dtype=np.uint32).astype(np.int64)
+
+
+def summarize(measures: Sequence[tuple[np.ndarray, TextMeasure]], documents: Documents) -> dict[str, Any]:
+    """Add up the measures of documents, given with their numbers; the first odd ones are named."""
+    classes = sum((measure.classes for _, measure in measures), np.zeros(characters.CLASSES, np.int64))
+    odd = sorted(number for numbers, measure in measures for number in numbers[measure.is_odd].tolist())
+    return {
+        "classes": classes.tolist(),
+        "words": sum(measure.words for _, measure in measures),
+        "non_text": len(odd),
+        "examples": [list(documents.find_place(number)) for number in odd[:MAX_EXAMPLES]],
+    }
