@@ -21,6 +21,7 @@ from etude.text.tokenizer import pre_tokenization, training
 from etude.text.tokenizer.batch_encoder import BatchEncoder, EncodedBatch, is_split_at_space
 from etude.text.tokenizer.text_batch import TextBatch
 from etude.text.tokenizer.tokenizer import Tokenizer, encode_flat
+from etude.text.tokenizer.word_cache import SpanList
 
 ENGLISH = [
     "The king's three dogs didn't bark at 3.5 p.m. yesterday, did they? “No,” she said; it cost $1,200.",
@@ -308,9 +309,34 @@ def test_every_common_character_is_cut_as_the_library_cuts_it(spec: str) -> None
     known = [piece for piece in pieces if pre_tokenizer.split(piece) is not None]
     assert len(known) > 200
     for piece in known:
-        words = [pre_tokenizer.to_model_input(word) for word in pre_tokenizer.split(piece) or []]
+        words = pre_tokenizer.to_model_inputs(pre_tokenizer.split(piece) or [])
         normal = tokenizer.backend.normalizer.normalize_str(piece)
         assert words == [word for word, _ in tokenizer.backend.pre_tokenizer.pre_tokenize_str(normal)], piece
+
+
+@pytest.mark.parametrize("spec", ["wordpiece:300", "wordpiece:300,lower", "word:300", "bpe:400", "bytebpe:400"])
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["", " ", "\n", "\n ", "  ", " \n", "\n\n", "\t", "\u3000"]),
+            st.text(st.sampled_from([*"abstmdrevlAZ09'’.,-_(é가힣漢😀½"]), max_size=8),
+        )
+        .map("".join)
+        .filter(bool),
+        min_size=1,
+        max_size=8,
+    )
+)
+@settings(max_examples=200, deadline=None)
+def test_pieces_are_cut_as_one_by_one(spec: str, pieces: list[str]) -> None:
+    tokenizer = trained(spec) if spec in SPECS else _trained.setdefault(spec, Tokenizer.train(spec, TEXTS))
+    pre_tokenizer = pre_tokenization.build_pre_tokenizer(tokenizer)
+    assert pre_tokenizer is not None
+    words, counts, is_common = pre_tokenizer.split_pieces(SpanList.join([piece.encode() for piece in pieces]))
+    expected = [pre_tokenizer.split(piece) for piece in pieces]
+    assert is_common.tolist() == [split is not None for split in expected]
+    assert counts.tolist() == [len(split or ()) for split in expected]
+    assert words.decode() == [word for split in expected for word in split or ()]
 
 
 def test_a_full_memory_forgets_and_still_answers() -> None:
@@ -320,7 +346,7 @@ def test_a_full_memory_forgets_and_still_answers() -> None:
     for text in texts * 2:
         flat = encode_flat(tokenizer.backend, [text])
         assert np.array_equal(_encode(encoder, [text]).ids, flat.ids)
-        assert len(encoder.piece_cache.hashes) <= 1024 and encoder.word_cache.used_bytes <= 20_000
+        assert len(encoder.piece_cache) <= 1024 and len(encoder.word_cache) <= 1024
 
 
 def test_tokenizers_that_join_across_space_take_the_librarys_way() -> None:

@@ -46,7 +46,10 @@ CONTINUES = (KINDS == LOWER) | (KINDS == CARRY_ON) | np.isin(np.arange(256), [or
 # at the start of two lines these show that lines may be wrapped: lower case, and the bytes that à-ÿ and а-я begin with
 MAY_BE_WRAPPED = (KINDS == LOWER) | np.isin(np.arange(256), [0xC3, 0xD0, 0xD1])
 IS_SPACE_OF_WORDS = np.isin(np.arange(256), [ord(" "), NEWLINE])  # at which the rules look for a word's start
-IS_LETTER = (KINDS == LOWER) | (KINDS == UPPER)
+
+
+# the kinds of bytes that a sentence may end with; all others are OTHER
+ENDING_KINDS = np.where(np.isin(KINDS, (STOP, CLOSER, HIGH)), KINDS, OTHER).tobytes()
 
 
 def _pack(word: str) -> int:
@@ -65,6 +68,9 @@ def _list_doubtful_words() -> np.ndarray:
 
 
 DOUBTFUL_WORDS = _list_doubtful_words()
+EACH_BYTE = np.uint64(int.from_bytes(b"\x01" * MAX_WORD, "little"))  # times a byte: it in each place of a packed word
+ALL_BYTES, LOWER_CASE, SEVEN_BITS, HIGH_BITS = (EACH_BYTE * np.uint64(byte) for byte in (0xFF, 0x20, 0x7F, 0x80))
+FROM_A, BEHIND_Z = (EACH_BYTE * np.uint64(byte) for byte in (128 - ord("a"), 127 - ord("z")))  # they carry into bit 7
 
 
 def find_sentence_starts(batch: TextBatch) -> np.ndarray:
@@ -76,12 +82,11 @@ def find_sentence_starts(batch: TextBatch) -> np.ndarray:
     is_end = _find_line_ends(batch)
     # nothing ends behind the last piece with letters: the text itself ends there
     last = batch.last_pieces - batch.has_only_space
-    candidates = ~is_end
-    for mask in (is_end, candidates):
-        mask[batch.last_pieces] = False
-        mask[last[last >= 0]] = False
-    pieces = np.flatnonzero(candidates)
-    doubtful = _decide(batch, pieces, is_end)
+    is_last = np.zeros(len(is_end), bool)
+    is_last[batch.last_pieces] = True
+    is_last[last[last >= 0]] = True
+    is_end &= ~is_last
+    doubtful = _decide(batch, is_end, is_last)
     if len(by_rules):
         doubtful = doubtful[~np.isin(batch.find_texts(batch.starts[doubtful]), by_rules)]
     _apply_rules(batch, doubtful, is_end)
@@ -94,16 +99,16 @@ def find_sentence_starts(batch: TextBatch) -> np.ndarray:
 
 def _find_irregular(batch: TextBatch) -> np.ndarray:
     """Return the numbers of the texts that go to the rules whole."""
-    places = [np.zeros(0, np.int64)]
-    if len(batch.leads):
-        places.append(batch.leads[np.isin(batch.codes, WIDE_CODES)])
+    irregular = []
+    if len(batch.leads) and len(wide := batch.leads[np.isin(batch.codes, WIDE_CODES)]):
+        irregular.append(batch.find_texts(wide))
     if any(separator in batch.encoded for separator in SEPARATORS):
-        places.append(np.flatnonzero((batch.data >= 0x1C) & (batch.data <= 0x1F)))
-    irregular = batch.find_texts(np.concatenate(places))
+        irregular.append(batch.find_texts(np.flatnonzero((batch.data >= 0x1C) & (batch.data <= 0x1F))))
     breaks = batch.breaks[batch.breaks < len(batch.data) - 1]
     inside = breaks[MAY_BE_WRAPPED[batch.data[breaks + 1]]]
-    counts = np.bincount(batch.find_texts(inside), minlength=len(batch))
-    return np.union1d(irregular, np.flatnonzero(counts >= 2))
+    if len(inside) > 1:
+        irregular.append(np.flatnonzero(np.bincount(batch.find_texts(inside)) > 1))
+    return np.unique(np.concatenate(irregular)) if irregular else np.zeros(0, np.int64)
 
 
 def _find_line_ends(batch: TextBatch) -> np.ndarray:
@@ -114,21 +119,25 @@ def _find_line_ends(batch: TextBatch) -> np.ndarray:
     return is_end
 
 
-def _decide(batch: TextBatch, pieces: np.ndarray, is_end: np.ndarray) -> np.ndarray:
+def _decide(batch: TextBatch, is_end: np.ndarray, is_last: np.ndarray) -> np.ndarray:
     """Mark the pieces that end a sentence beyond doubt in `is_end`; return those in doubt, ascending.
 
-    None of `pieces` is the last of a line.
+    Pieces that are marked already, and the last ones of texts, are left alone.
     """
-    ends = batch.starts[pieces + 1]
-    kinds = KINDS.take(batch.data.take(ends - 1), mode="clip")
+    data = batch.data
+    last_bytes = data[batch.starts[1:] - 1]
+    kinds = np.frombuffer(last_bytes.tobytes().translate(ENDING_KINDS), np.uint8)
+    pieces = np.flatnonzero(kinds)
+    pieces = pieces[~(is_end[pieces] | is_last[pieces])]
+    kinds, ends = kinds[pieces], batch.starts[pieces + 1]
     doubtful = []
-    closed = kinds == CLOSER
-    if closed.any():  # a closing quote ends a sentence if there is a mark before it
-        before = KINDS[batch.data[np.maximum(ends[closed] - 2, 0)]]
-        doubtful.append(pieces[closed][(before == STOP) | (before == CLOSER) | (before == HIGH)])
-    high = kinds == HIGH
-    if high.any():
-        doubtful.append(pieces[high][_may_end(batch, ends[high])])
+    closed = np.flatnonzero(kinds == CLOSER)
+    if len(closed):  # a closing quote ends a sentence if there is a mark before it
+        before = KINDS[data[np.maximum(ends[closed] - 2, 0)]]
+        doubtful.append(pieces[closed[(before == STOP) | (before == CLOSER) | (before == HIGH)]])
+    high = np.flatnonzero(kinds == HIGH)
+    if len(high):
+        doubtful.append(pieces[high[_may_end(batch, ends[high])]])
     stops = np.flatnonzero(kinds == STOP)
     doubtful.append(_decide_stops(batch, pieces[stops], ends[stops] - 1, is_end))
     return np.sort(np.concatenate(doubtful))
@@ -201,21 +210,23 @@ def _follows_word(batch: TextBatch, cores: np.ndarray, points: np.ndarray, is_wo
     It begins with the core; or it ends in seven letters, whatever is before them.
     """
     reach = np.maximum(points - MAX_WORD, 0)
-    loaded = batch.words.take(reach)
+    loaded = batch.words[reach]
     sizes = np.clip(points - cores, 0, MAX_WORD)  # letters of the core among the seven bytes before the point
     # the bytes of the core, moved up so that the last one is in the same place for all; near the batch's start fewer
     # than seven bytes are before the point
     bits = (8 * (MAX_WORD - (points - reach))).astype(np.uint64)
-    loaded = (loaded << bits) & np.uint64((1 << (8 * MAX_WORD)) - 1)
+    loaded = (loaded << bits) & ALL_BYTES
     empty = (8 * (MAX_WORD - sizes)).astype(np.uint64)
     loaded = (loaded >> empty) << empty
-    letters = np.ascontiguousarray(loaded).view(np.uint8).reshape(-1, 8)[:, :MAX_WORD]
-    is_letter = IS_LETTER[letters]  # (pieces, 7)
-    count = is_letter.sum(axis=1)
-    is_word = (count == sizes) & (sizes > 0)
-    lower = loaded | np.uint64(0x20202020202020) >> empty << empty
+    core_bytes = ALL_BYTES >> empty << empty
+    lower = loaded | (core_bytes & LOWER_CASE)
+    # of each byte the highest bit: whether it is a letter, by carries of additions that stay inside of a byte
+    low_bits = lower & SEVEN_BITS
+    from_a, behind_z = low_bits + FROM_A, low_bits + BEHIND_Z
+    is_letter = from_a & ~behind_z & ~loaded & HIGH_BITS
+    is_word = (is_letter == core_bytes & HIGH_BITS) & (sizes > 0)
     known = DOUBTFUL_WORDS[np.minimum(np.searchsorted(DOUBTFUL_WORDS, lower), len(DOUBTFUL_WORDS) - 1)] == lower
-    return is_word & ((count == MAX_WORD) | (is_word_start & ~known))
+    return is_word & ((sizes == MAX_WORD) | (is_word_start & ~known))
 
 
 def _follows_year(batch: TextBatch, cores: np.ndarray, points: np.ndarray) -> np.ndarray:
@@ -234,7 +245,7 @@ def _apply_rules(batch: TextBatch, pieces: np.ndarray, is_end: np.ndarray) -> No
     ends = batch.starts[pieces + 1]
     texts = batch.find_texts(batch.starts[pieces])
     # where the sentence began, as far as that is decided: behind the last end, or with the line
-    line_bounds = np.union1d(batch.bounds, batch.breaks + 1)
+    line_bounds = np.sort(np.concatenate([batch.bounds, batch.breaks + 1]))
     lines = np.searchsorted(line_bounds, ends, "right") - 1
     decided = np.append(batch.starts[np.flatnonzero(is_end) + 1], 0)  # the last one is for those before all others
     lasts = np.maximum(line_bounds[lines], decided[np.searchsorted(decided[:-1], ends) - 1])

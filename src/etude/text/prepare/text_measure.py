@@ -28,18 +28,18 @@ class TextMeasure:
     @classmethod
     def of(cls, batch: TextBatch, are_pairs: bool) -> Self:
         classes = batch.classes
-        solid, control = _sum(batch, _mark_solid(batch)), _sum(batch, classes == characters.CONTROL)
-        letters = _sum(batch, (classes >= characters.MARK) & (classes != CONTINUATION))
+        is_solid, is_letter = ~batch.is_space, classes >= characters.MARK
+        if len(batch.leads):  # each character counts once
+            is_character = classes != CONTINUATION
+            is_solid, is_letter = is_solid & is_character, is_letter & is_character
+        solid, letters = _sum(batch, is_solid), _sum(batch, is_letter)
+        is_control = classes == characters.CONTROL
+        control = _sum(batch, is_control) if is_control.any() else np.zeros(len(batch), np.int64)
         # tables of numbers, code dumps, encoded data: under half letters
         is_odd = (solid >= MIN_CHARACTERS) & ((2 * letters < solid) | (20 * control > solid))
         if are_pairs:
             is_odd |= np.array([is_uneven(text) for text in batch.texts])
         return cls(batch.count_classes(), len(batch.starts) - int(batch.has_only_space.sum()), is_odd)
-
-
-def _mark_solid(batch: TextBatch) -> np.ndarray:
-    """Mark the first bytes of characters other than white space, (B,) bool."""
-    return (batch.classes != characters.SPACE) & (batch.classes != CONTINUATION)
 
 
 def _sum(batch: TextBatch, mask: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ for the whole document (held by a property test); with any other tokenizer the l
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import compress, pairwise
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from etude.text.tokenizer.pre_tokenization import build_pre_tokenizer, list_step
 from etude.text.tokenizer.text_batch import TextBatch
 from etude.text.tokenizer.token_spans import PieceOffsets, Spans, find_tokens, find_tokens_of_pieces, select_spans
 from etude.text.tokenizer.tokenizer import Tokenizer, encode_flat
-from etude.text.tokenizer.word_cache import ID_BITS, WHITE_SPACE, WORD_START, SpanCache, Tokens, WordCache
+from etude.text.tokenizer.word_cache import ID_BITS, WHITE_SPACE, WORD_START, SpanCache, SpanList, Tokens
 
 # white space to one tokenizer, and to BERT's nothing at all
 AMBIGUOUS_SPACE = (b"\v", b"\f", "\x85".encode())
@@ -52,7 +52,7 @@ class BatchEncoder:
         self.space_ids = [id for name in (" ", "\n", "Ġ", "Ċ") if (id := tokenizer.id(name)) is not None]
         piece_bytes = cache_bytes if self.pre_tokenizer is None else 2 * cache_bytes // 3
         self.piece_cache = SpanCache(self._tokenize_pieces, piece_bytes, self.surfaces)
-        self.word_cache = WordCache(self._tokenize_words, cache_bytes // 3, self.surfaces)
+        self.word_cache = SpanCache(self._tokenize_words, cache_bytes // 3, self.surfaces)
         self.piece_offsets = PieceOffsets(self._tokenize_with_library)
 
     def encode(self, batch: TextBatch, sentences: np.ndarray, spans: Spans | None = None) -> EncodedBatch:
@@ -80,16 +80,15 @@ class BatchEncoder:
         Chinese and Japanese sentences need not.
         """
         is_cacheable = np.full(len(batch), self.splits_at_space)
-        pieces = np.searchsorted(batch.starts, sentences)
-        inside = sentences[batch.starts.take(pieces, mode="clip") != sentences]
+        inside = sentences[~batch.is_piece_start[sentences]]
         is_cacheable[batch.find_texts(inside)] = False
         for space in AMBIGUOUS_SPACE:
-            if space in batch.encoded:
+            if (space.isascii() or len(batch.leads)) and space in batch.encoded:
                 is_cacheable &= np.array([space.decode() not in text for text in batch.texts])
         return is_cacheable
 
     def _encode_with_cache(self, batch: TextBatch, sentences: np.ndarray, spans: Spans) -> EncodedBatch:
-        tokens = self.piece_cache.look_up(batch.encoded, batch.words, batch.starts, batch.lengths)
+        tokens = self.piece_cache.look_up(SpanList(batch.encoded, batch.words, batch.starts, batch.lengths))
         before_piece = np.zeros(len(tokens.lengths) + 1, np.int64)
         np.cumsum(tokens.lengths, out=before_piece[1:])
         # every sentence starts where a piece does
@@ -102,50 +101,40 @@ class BatchEncoder:
             token_spans = np.zeros((0, 2), np.int64)
         return _assemble(tokens, sentence_starts, batch.count_in_texts(sentences), token_spans)
 
-    def _tokenize_pieces(self, pieces: list[str]) -> Tokens:
+    def _tokenize_pieces(self, pieces: SpanList) -> Tokens:
         """Tokenize pieces that are not in the cache."""
         if self.pre_tokenizer is None:
-            return self._tokenize_with_library(pieces)
-        splits = list(map(self.pre_tokenizer.split, pieces))
-        is_common = np.fromiter((words is not None for words in splits), bool, len(splits))
-        tokens = self.word_cache.look_up(list(chain.from_iterable(words for words in splits if words is not None)))
+            return self._tokenize_with_library(pieces.decode())
+        words, counts, is_common = self.pre_tokenizer.split_pieces(pieces)
+        tokens = self.word_cache.look_up(words)
         before_word = np.concatenate([[0], np.cumsum(tokens.lengths)])
-        bounds = before_word[np.cumsum([0, *(len(words) for words in splits if words is not None)])]
+        bounds = before_word[np.cumsum([0, *counts[is_common]])]
         common = tokens.regroup(np.diff(bounds))
         if is_common.all():
             return common
-        rest = self._tokenize_with_library(
-            [piece for piece, words in zip(pieces, splits, strict=True) if words is None]
-        )
-        order = np.empty(len(splits), np.int64)
-        order[is_common] = np.arange(is_common.sum())
-        order[~is_common] = is_common.sum() + np.arange((~is_common).sum())
-        return Tokens.concatenate([common, rest]).select(order)
+        rest = self._tokenize_with_library(pieces.select(np.flatnonzero(~is_common)).decode())
+        return _merge(common, rest, is_common)
 
-    def _tokenize_words(self, words: list[str]) -> Tokens:
-        """Tokenize words of the pre-tokenizer.
+    def _tokenize_words(self, spans: SpanList) -> Tokens:
+        """Tokenize words of the pre-tokenizer that are not in the cache.
 
         In one of letters and digits only the first token starts a word.
         """
         assert self.pre_tokenizer is not None
-        is_plain = np.fromiter((self.surfaces or word.lstrip(" ").isalnum() for word in words), bool, len(words))
-        inputs = [self.pre_tokenizer.to_model_input(word) for word, plain in zip(words, is_plain, strict=True) if plain]
-        encoding = self.pre_tokenizer.model.encode(inputs, is_pretokenized=True, add_special_tokens=False)
-        ids = np.array(encoding.ids, np.uint32)
-        word_numbers = np.array(encoding.word_ids, np.int64)
-        first = np.ones(len(ids), bool)
-        first[1:] = word_numbers[1:] != word_numbers[:-1]
-        flagged = ids | np.where(first, WORD_START, 0) | np.where(np.isin(ids, self.space_ids), WHITE_SPACE, 0)
-        lengths = np.bincount(word_numbers, minlength=len(inputs))
+        words = spans.decode()
+        is_plain = np.array([self.surfaces or word.lstrip(" ").isalnum() for word in words])
+        inputs = self.pre_tokenizer.to_model_inputs(list(compress(words, is_plain)))
+        found = list(map(self.pre_tokenizer.model.tokenize, inputs))
+        lengths = np.fromiter(map(len, found), np.int64, len(found))
+        ids = np.array([token.id for tokens in found for token in tokens], np.uint32)
+        flagged = ids | np.where(np.isin(ids, self.space_ids), WHITE_SPACE, np.uint32(0))
+        flagged[(np.cumsum(lengths) - lengths)[lengths > 0]] |= WORD_START
         surfaces = [word.encode() for word in words] if self.surfaces else None  # one token a word
-        plain_tokens = Tokens.build(flagged.astype(np.uint32), lengths, surfaces)
+        plain_tokens = Tokens.build(flagged, lengths, surfaces)
         if is_plain.all():
             return plain_tokens
-        rest = self._tokenize_with_library([word for word, plain in zip(words, is_plain, strict=True) if not plain])
-        order = np.empty(len(words), np.int64)
-        order[is_plain] = np.arange(len(inputs))
-        order[~is_plain] = len(inputs) + np.arange(len(words) - len(inputs))
-        return Tokens.concatenate([plain_tokens, rest]).select(order)
+        rest = self._tokenize_with_library(list(compress(words, ~is_plain)))
+        return _merge(plain_tokens, rest, is_plain)
 
     def _tokenize_with_library(self, texts: list[str]) -> Tokens:
         """Tokenize texts with the `tokenizers` library."""
@@ -232,6 +221,14 @@ def _assemble(tokens: Tokens, sentences: np.ndarray, counts: np.ndarray, spans: 
     return EncodedBatch(
         len(counts), nonempty, ids, word_starts, starts[nonempty], moved[is_new], surfaces, letters, spans
     )
+
+
+def _merge(chosen: Tokens, others: Tokens, is_chosen: np.ndarray) -> Tokens:
+    """Return the tokens of words that were tokenized apart in the order of the words."""
+    order = np.empty(len(is_chosen), np.int64)
+    order[is_chosen] = np.arange(len(chosen.lengths))
+    order[~is_chosen] = len(chosen.lengths) + np.arange(len(others.lengths))
+    return Tokens.concatenate([chosen, others]).select(order)
 
 
 def _join(parts: list[EncodedBatch]) -> EncodedBatch:

@@ -65,6 +65,8 @@ def class_table() -> np.ndarray:
 
 def classify(text: str) -> np.ndarray:
     """Return the class of each character, (characters,) uint8; lone surrogates are control characters."""
+    if text.isascii():
+        return np.frombuffer(text.encode().translate(ascii_classes() + bytes(128)), np.uint8)
     return class_table()[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)]
 
 

@@ -19,6 +19,18 @@ PADDING = 8  # zero bytes behind the batch: eight bytes may be loaded from any p
 ASCII, BYTES_ABOVE = bytes(range(128)), bytes([CONTINUATION]) * 128
 
 
+def load_words(encoded: bytes) -> np.ndarray:
+    """Return the eight bytes at each position as a number, (B,) uint64; zeros follow the last byte."""
+    return np.ndarray((len(encoded),), "<u8", encoded + bytes(PADDING), strides=(1,))
+
+
+def find_non_ascii(encoded: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first byte, int64, and the code point, uint32, of each character that is not ASCII."""
+    rest = encoded.translate(None, ASCII)
+    leads = np.flatnonzero(np.frombuffer(encoded, np.uint8) >= 0xC0)
+    return leads, np.frombuffer(rest.decode().encode("utf-32-le"), np.uint32)
+
+
 class TextBatch:
     """Texts that are processed together. None is empty."""
 
@@ -33,18 +45,16 @@ class TextBatch:
         self.texts = texts
         self.encoded = encoded
         self.bounds = bounds  # (T + 1,) int64: first byte of each text, and the end
-        padded = np.frombuffer(encoded + bytes(PADDING), np.uint8)
-        self.data = padded[: len(encoded)]  # (B,) uint8
-        self.words = np.ndarray((len(encoded),), "<u8", padded.data, strides=(1,))  # the eight bytes at each position
-        classes = np.frombuffer(bytearray(encoded.translate(characters.ascii_classes() + BYTES_ABOVE)), np.uint8)
+        self.data = np.frombuffer(encoded, np.uint8)  # (B,) uint8
+        self.words = load_words(encoded)  # (B,) uint64: the eight bytes at each position
+        classes = np.frombuffer(encoded.translate(characters.ascii_classes() + BYTES_ABOVE), np.uint8)
         if encoded.isascii():
             self.leads, self.codes = np.zeros(0, np.int64), np.zeros(0, np.uint32)
             self.lead_classes = np.zeros(0, np.uint8)
         else:
-            self.leads = np.flatnonzero(self.data >= 0xC0)  # (L,) first bytes of characters that are not ASCII
-            rest = encoded.translate(None, ASCII).decode().encode("utf-32-le")
-            self.codes = np.frombuffer(rest, np.uint32)  # (L,) their code points
+            self.leads, self.codes = find_non_ascii(encoded)  # (L,) first bytes, and code points
             self.lead_classes = characters.class_table().take(self.codes, mode="clip")  # (L,) uint8
+            classes = classes.copy()
             classes[self.leads] = self.lead_classes
             spaces = self.leads[self.lead_classes == characters.SPACE]
             for place in (spaces + 1, spaces[self.data[spaces] >= 0xE0] + 2):  # of two bytes, or of three
@@ -54,6 +64,7 @@ class TextBatch:
         is_start = self.is_space.copy()
         is_start[1:] &= ~self.is_space[:-1]
         is_start[bounds[:-1]] = True
+        self.is_piece_start = is_start  # (B,) bool
         self.starts = np.flatnonzero(is_start)  # (P,) int64: first byte of each piece
         self.lengths = np.diff(self.starts, append=len(encoded))  # (P,) int64
 
@@ -96,9 +107,10 @@ class TextBatch:
     def count_classes(self) -> np.ndarray:
         """Count the characters of each class, (CLASSES,) int64."""
         counts = np.bincount(self.lead_classes, minlength=characters.CLASSES)
-        is_ascii = self.data < 128
         for kind in sorted(set(characters.ascii_classes())):
-            counts[kind] += np.count_nonzero((self.classes == kind) & is_ascii)
+            counts[kind] = np.count_nonzero(self.classes == kind)
+        if len(self.leads):  # white space has its class on each of its bytes
+            counts[characters.SPACE] -= np.count_nonzero(self.is_space & ((self.data & 0xC0) == 0x80))
         return counts
 
     def find_texts(self, positions: np.ndarray) -> np.ndarray:

@@ -1,27 +1,25 @@
-"""Caches of the tokens of words: very many words in bounded memory.
+"""A cache of the tokens of words: very many words in bounded memory.
 
-The tokens of all entries lie end to end in arrays, so that looking up a whole text is array work. `WordCache` finds an
-entry's number in a dictionary of strings. `SpanCache` never makes strings of known words at all: it hashes spans of
-bytes, all at once, and finds numbers in a table by those hashes. A full cache drops the least used half of its entries.
+The tokens of all entries lie end to end in arrays, so that looking up a whole text is array work. No strings are made
+of known words at all: spans of bytes are hashed, all at once, and an entry's number is found in a table by the hash. A
+full cache drops the least used half of its entries.
 """
 
 from __future__ import annotations
 
 import hashlib
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import compress, count
 from typing import Self
 
 import numpy as np
 
 from etude.chance import mix_array
+from etude.text.tokenizer.text_batch import load_words
 
 WORD_START, WHITE_SPACE = np.uint32(1 << 31), np.uint32(1 << 30)  # flags on an id: starts a word; is white space only
 ID_BITS = np.uint32((1 << 30) - 1)
-WORD_ENTRY_BYTES = 85  # of an entry of WordCache beside its key: dictionary, number and arrays, as measured
-SPAN_ENTRY_BYTES = 56  # of an entry of SpanCache: at least two slots of the table, and the arrays
+SPAN_ENTRY_BYTES = 64  # of an entry: at least two slots of the table, and the arrays with the room behind them
 LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(9)], np.uint64)  # masks of so many bytes
 LENGTH_FACTOR = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: lengths land far apart
 MAX_HASHED_BYTES = 128  # of a span, eight at a time for all spans; longer ones are hashed one by one
@@ -77,85 +75,133 @@ def _join_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
 
 
+class _GrowingArray:
+    """An array with room behind it, so that adding to it copies it rarely."""
+
+    def __init__(self, dtype: type) -> None:
+        self.room: np.ndarray = np.zeros(64, dtype)
+        self.size = 0
+
+    @property
+    def values(self) -> np.ndarray:
+        return self.room[: self.size]
+
+    def extend(self, values: np.ndarray) -> None:
+        end = self.size + len(values)
+        if end > len(self.room):
+            room = np.zeros(max(end, len(self.room) * 5 // 4), self.room.dtype)
+            room[: self.size] = self.values
+            self.room = room
+        self.room[self.size : end] = values
+        self.size = end
+
+    def replace(self, values: np.ndarray) -> None:
+        self.room, self.size = values.astype(self.room.dtype), len(values)
+
+
 class _Entries:
     """The tokens of numbered words, with how often each was used; older uses count less."""
 
     def __init__(self, surfaces: bool) -> None:
-        letters, byte_lengths = (np.zeros(0, np.uint8), np.zeros(0, np.int64)) if surfaces else (None, None)
-        self.tokens = Tokens(np.zeros(0, np.uint32), np.zeros(0, np.int64), byte_lengths, letters)
-        self.uses = np.zeros(0, np.int64)
+        self.surfaces = surfaces
+        self._clear()
+
+    def _clear(self) -> None:
+        self.flagged = _GrowingArray(np.uint32)  # of all entries, end to end
+        self.starts = _GrowingArray(np.int32)  # first token of each entry
+        self.lengths = _GrowingArray(np.int32)  # tokens of each entry
+        self.uses = _GrowingArray(np.int64)
+        self.byte_starts = _GrowingArray(np.int32)  # of each token's letters
+        self.byte_lengths = _GrowingArray(np.int32)
+        self.letters = _GrowingArray(np.uint8)
 
     def add(self, new: Tokens) -> None:
-        self.tokens = Tokens.concatenate([self.tokens, new])
-        self.uses = np.concatenate([self.uses, np.zeros(len(new.lengths), np.int64)])
+        self.starts.extend(self.flagged.size + np.cumsum(new.lengths) - new.lengths)
+        self.lengths.extend(new.lengths)
+        self.flagged.extend(new.flagged)
+        self.uses.extend(np.zeros(len(new.lengths), np.int64))
+        if self.surfaces:
+            assert new.byte_lengths is not None and new.letters is not None
+            self.byte_starts.extend(self.letters.size + np.cumsum(new.byte_lengths) - new.byte_lengths)
+            self.byte_lengths.extend(new.byte_lengths)
+            self.letters.extend(new.letters)
 
     def take(self, numbers: np.ndarray) -> Tokens:
-        self.uses += np.bincount(numbers, minlength=len(self.uses))
-        return self.tokens.select(numbers)
+        """Return the tokens of the entries with these numbers, in that order; numbers may repeat."""
+        self.uses.values[:] += np.bincount(numbers, minlength=self.uses.size)
+        return self._select(numbers)
+
+    def _select(self, numbers: np.ndarray) -> Tokens:
+        lengths = self.lengths.values.take(numbers).astype(np.int64)
+        places = _join_ranges(self.starts.values.take(numbers), lengths)
+        flagged = self.flagged.values.take(places)
+        if not self.surfaces:
+            return Tokens(flagged, lengths)
+        byte_lengths = self.byte_lengths.values.take(places).astype(np.int64)
+        letters = self.letters.values.take(_join_ranges(self.byte_starts.values.take(places), byte_lengths))
+        return Tokens(flagged, lengths, byte_lengths, letters)
 
     def drop_half(self) -> np.ndarray:
         """Drop the least used half; return a mask (entries,) bool of those that stay."""
-        survivors = np.zeros(len(self.uses), bool)
-        survivors[np.argsort(-self.uses, kind="stable")[: len(self.uses) // 2]] = True
-        self.tokens = self.tokens.select(np.flatnonzero(survivors))
-        self.uses = self.uses[survivors] // 2
+        uses = self.uses.values.copy()
+        survivors = np.zeros(len(uses), bool)
+        survivors[np.argsort(-uses, kind="stable")[: len(uses) // 2]] = True
+        tokens = self._select(np.flatnonzero(survivors))
+        self._clear()
+        self.add(tokens)
+        self.uses.replace(uses[survivors] // 2)
         return survivors
 
 
-class _KeyNumbers(dict[str, int]):
-    """A dictionary that gives a missing key the next number and lists it in `new`."""
+@dataclass(frozen=True)
+class SpanList:
+    """Spans of UTF-8, each of whole characters, none empty."""
 
-    def __init__(self, pairs: Iterable[tuple[str, int]] = ()) -> None:
-        super().__init__(pairs)
-        self.new: list[str] = []
+    encoded: bytes
+    words: np.ndarray  # (B,) uint64: the eight bytes at each position (text_batch.py)
+    starts: np.ndarray  # (spans,) int64
+    lengths: np.ndarray  # (spans,) int64
 
-    def __missing__(self, key: str) -> int:
-        number = self[key] = len(self)
-        self.new.append(key)
-        return number
+    def __len__(self) -> int:
+        return len(self.starts)
 
+    @classmethod
+    def join(cls, parts: Sequence[bytes]) -> Self:
+        """Return whole strings, end to end."""
+        lengths = np.fromiter(map(len, parts), np.int64, len(parts))
+        encoded = b"".join(parts)
+        return cls(encoded, load_words(encoded), np.cumsum(lengths) - lengths, lengths)
 
-class WordCache:
-    """Tokens by word, found in a dictionary."""
+    def select(self, numbers: np.ndarray) -> SpanList:
+        """Return some of the spans, end to end."""
+        lengths = self.lengths[numbers]
+        data = np.frombuffer(self.encoded, np.uint8)
+        encoded = data[_join_ranges(self.starts[numbers], lengths)].tobytes()
+        return SpanList(encoded, load_words(encoded), np.cumsum(lengths) - lengths, lengths)
 
-    def __init__(self, compute: Callable[[list[str]], Tokens], max_bytes: int, surfaces: bool) -> None:
-        """`compute` encodes words that are not in the cache.
-
-        `surfaces`: whether tokens come with their letters.
-        """
-        self.compute, self.max_bytes = compute, max_bytes
-        self.numbers = _KeyNumbers()
-        self.entries = _Entries(surfaces)
-        self.used_bytes = 0  # an estimate
-
-    def look_up(self, keys: list[str]) -> Tokens:
-        numbers = np.fromiter(map(self.numbers.__getitem__, keys), np.int64, len(keys))
-        if new := self.numbers.new:
-            self.entries.add(self.compute(new))
-            self.used_bytes += sum(map(sys.getsizeof, new)) + WORD_ENTRY_BYTES * len(new)
-            self.numbers.new = []
-        tokens = self.entries.take(numbers)
-        if self.used_bytes > self.max_bytes:
-            survivors = self.entries.drop_half()
-            self.numbers = _KeyNumbers(zip(compress(self.numbers, survivors.tolist()), count(), strict=False))
-            self.used_bytes = sum(map(sys.getsizeof, self.numbers)) + WORD_ENTRY_BYTES * len(self.numbers)
-        return tokens
+    def decode(self) -> list[str]:
+        """Return the spans as strings."""
+        bounds = zip(self.starts.tolist(), (self.starts + self.lengths).tolist(), strict=True)
+        return [self.encoded[start:end].decode() for start, end in bounds]
 
 
-def hash_spans(encoded: bytes, words: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Hash spans of bytes, (spans,) uint64, never 0; `words` are the eight bytes at each position."""
-    hashes = words.take(starts) & LOW_BYTES.take(lengths, mode="clip")
+def hash_spans(spans: SpanList) -> np.ndarray:
+    """Hash spans, (spans,) uint64, never 0."""
+    words, starts, lengths = spans.words, spans.starts, spans.lengths
+    if not len(starts):
+        return np.zeros(0, np.uint64)
+    hashes = words[starts] & LOW_BYTES.take(lengths, mode="clip")
     hashes ^= lengths.astype(np.uint64) * np.uint64(LENGTH_FACTOR)
     mix_array(hashes)
     longer, done = np.flatnonzero(lengths > 8), 8
     while len(longer) and done < MAX_HASHED_BYTES:
-        more = words.take(starts[longer] + done) & LOW_BYTES.take(lengths[longer] - done, mode="clip")
+        more = words[starts[longer] + done] & LOW_BYTES.take(lengths[longer] - done, mode="clip")
         hashes[longer] = mix_array(hashes[longer] ^ more)
         done += 8
         longer = longer[lengths[longer] > done]
     for number in longer.tolist():  # long and rare: a data dump, or a script without spaces
         start, end = int(starts[number]), int(starts[number] + lengths[number])
-        digest = hashlib.blake2b(encoded[start:end], digest_size=8).digest()
+        digest = hashlib.blake2b(spans.encoded[start:end], digest_size=8).digest()
         hashes[number] = int.from_bytes(digest, "little")
     hashes |= np.uint64(1)
     return hashes
@@ -169,31 +215,46 @@ class SpanCache:
     memory error.
     """
 
-    def __init__(self, compute: Callable[[list[str]], Tokens], max_bytes: int, surfaces: bool) -> None:
+    def __init__(self, compute: Callable[[SpanList], Tokens], max_bytes: int, surfaces: bool) -> None:
+        """`compute` encodes spans that are not in the cache.
+
+        `surfaces`: whether tokens come with their letters.
+        """
         self.compute, self.max_entries = compute, max(1024, max_bytes // SPAN_ENTRY_BYTES)
         self.entries = _Entries(surfaces)
-        self.hashes = np.zeros(0, np.uint64)  # of each entry
+        self.hashes = _GrowingArray(np.uint64)  # of each entry
         self._empty_table(1 << 12)
 
-    def look_up(self, encoded: bytes, words: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Tokens:
-        """Return the tokens of spans of UTF-8; `words` are the eight bytes at each position (text_batch.py)."""
-        hashes = hash_spans(encoded, words, starts, lengths)
+    def __len__(self) -> int:
+        return self.hashes.size
+
+    def look_up(self, spans: SpanList) -> Tokens:
+        """Return the tokens of spans of UTF-8."""
+        hashes = hash_spans(spans)
         numbers = self._find(hashes)
         missing = np.flatnonzero(numbers < 0)
         if len(missing):
             new, first, inverse = np.unique(hashes[missing], return_index=True, return_inverse=True)
-            places = missing[first]
-            spans = zip(starts[places].tolist(), (starts + lengths)[places].tolist(), strict=True)
-            self.entries.add(self.compute([encoded[start:end].decode() for start, end in spans]))
-            numbers[missing] = len(self.hashes) + inverse
-            self.hashes = np.concatenate([self.hashes, new])
-            self._insert(np.arange(len(self.hashes) - len(new), len(self.hashes)))
+            self.entries.add(self.compute(spans.select(missing[first])))
+            numbers[missing] = len(self) + inverse
+            self.hashes.extend(new)
+            if 2 * len(self) > len(self.slots):
+                self._rebuild(2 * len(self.slots))
+            else:
+                self._insert(np.arange(len(self) - len(new), len(self)))
         tokens = self.entries.take(numbers)
-        if len(self.hashes) > self.max_entries:
-            self.hashes = self.hashes[self.entries.drop_half()]
-            self._empty_table(len(self.slots))
-            self._insert(np.arange(len(self.hashes)))
+        if len(self) > self.max_entries:
+            self.hashes.replace(self.hashes.values[self.entries.drop_half()])
+            self._rebuild(len(self.slots))
         return tokens
+
+    def _rebuild(self, size: int) -> None:
+        """Make a new table of at least this size. It stays at most half full, so that searches are short."""
+        while size < 2 * len(self):
+            size *= 2
+        self._empty_table(size)
+        # of several entries for one slot the last gets it, and the most used ones should need no search
+        self._insert(np.argsort(self.entries.uses.values, kind="stable"))
 
     def _empty_table(self, size: int) -> None:
         self.slots = np.zeros(size, np.uint64)  # hashes, by open addressing; 0 is empty
@@ -220,15 +281,13 @@ class SpanCache:
         return numbers
 
     def _insert(self, numbers: np.ndarray) -> None:
-        """Insert distinct new hashes; the table stays at most half full, so that searches are short."""
-        if 2 * len(self.hashes) > len(self.slots):
-            while 2 * len(self.hashes) > len(self.slots):
-                self._empty_table(2 * len(self.slots))
-            numbers = np.arange(len(self.hashes))
-        places = self._home(self.hashes[numbers])
+        """Insert distinct new hashes."""
+        hashes = self.hashes.values[numbers]
+        places = self._home(hashes)
         while len(numbers):
             free = self.slots[places] == 0
-            self.slots[places[free]] = self.hashes[numbers[free]]  # of several for one slot one gets it
-            inserted = free & (self.slots[places] == self.hashes[numbers])
+            self.slots[places[free]] = hashes[free]
+            inserted = free & (self.slots[places] == hashes)
             self.slot_numbers[places[inserted]] = numbers[inserted]
-            numbers, places = numbers[~inserted], (places[~inserted] + 1) & (len(self.slots) - 1)
+            rest = ~inserted
+            numbers, hashes, places = numbers[rest], hashes[rest], (places[rest] + 1) & (len(self.slots) - 1)
