@@ -8,7 +8,9 @@ A server of this machine writes the text while it is asked for, as files of 64 M
 built-in world (--base megabytes of them), in a new order in each file, each with a first line of its own, so no two
 documents are equal. Nothing of it is ever on a disk. Printed over time: the phase, MB of text a second, and the
 resident memory of the preparing process and its workers (not of the server). At the end: the speed of each phase over
-its first GB and its last, the peak of the memory in both, and how long it takes to open the corpus.
+its first GB and its last, by the clock and for each CPU second of the preparing process and its workers (cores are
+shared with the server, and often with others), the peak of the memory in both, and how long it takes to open the
+corpus.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ import argparse
 import json
 import os
 import platform
-import random
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,9 @@ from datetime import date
 from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 FILE_BYTES = 64_000_000
 
@@ -65,23 +69,37 @@ def count_files(gigabytes: float) -> int:
 # --- the text ---------------------------------------------------------------------------------------
 
 
+class FileWriter:
+    """Writes the text of files; by arrays and one join, so that one core writes many times what it takes to read."""
+
+    def __init__(self, megabytes: float) -> None:
+        from etude.world import World
+
+        stories = [b"%s\n\n" % story.encode() for story in World(seed=0, language="en").text(megabytes=megabytes)]
+        self.stories = np.array(stories, object)
+        self.story_sizes = np.array(list(map(len, stories)))
+        most = FILE_BYTES // int(self.story_sizes.min()) + 1
+        self.titles = [b"Chapter %d of volume " % count for count in range(1, most + 1)]
+        self.title_sizes = np.array(list(map(len, self.titles)))
+
+    def write(self, number: int) -> bytes:
+        """Return the text of a file: all stories in a new order, over and over, as many as fit."""
+        draw = np.random.default_rng(number)
+        volume = b"%d.\n" % number
+        rounds = FILE_BYTES // int(self.story_sizes.sum()) + 1
+        order = np.concatenate([draw.permutation(len(self.stories)) for _ in range(rounds)])[: len(self.titles)]
+        sizes = self.title_sizes[: len(order)] + len(volume) + self.story_sizes[order]
+        count = int(np.searchsorted(np.cumsum(sizes), FILE_BYTES, "right"))
+        parts = [volume] * (3 * count)
+        parts[::3] = self.titles[:count]
+        parts[2::3] = self.stories[order[:count]].tolist()
+        return b"".join(parts).ljust(FILE_BYTES, b"\n")
+
+
 def serve(megabytes: float, files: int) -> None:
     """Write files on demand: /NUMBER.txt, always the same for a number."""
-    from etude.world import World
-
-    stories = [story.encode() for story in World(seed=0, language="en").text(megabytes=megabytes)]
-
-    @lru_cache(maxsize=2)
-    def write_file(number: int) -> bytes:
-        draw, pieces, size, count = random.Random(number), [], 0, 0
-        while True:
-            for story in draw.sample(stories, len(stories)):
-                count += 1
-                piece = b"Chapter %d of volume %d.\n%s\n\n" % (count, number, story)
-                if size + len(piece) > FILE_BYTES:
-                    return b"".join(pieces).ljust(FILE_BYTES, b"\n")
-                pieces.append(piece)
-                size += len(piece)
+    writer = FileWriter(megabytes)
+    write_file = lru_cache(maxsize=2)(writer.write)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -131,11 +149,33 @@ def measure_memory(process: int) -> float:
     return total
 
 
+def measure_cpu(processes: list[int]) -> float:
+    """Return the CPU seconds, user and system, that processes have taken so far; not those of their children."""
+    total = 0
+    for number in processes:
+        try:
+            fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
 def list_children(process: int) -> list[int]:
     children = []
     for path in Path(f"/proc/{process}/task").glob("*/children"):
         children += [int(word) for word in path.read_text().split()]
     return children
+
+
+class Sample(NamedTuple):
+    """How far a preparation was at some moment."""
+
+    phase: str
+    seconds: float  # in the phase
+    cpu: float  # seconds since the start
+    megabytes: float  # of text in the phase
+    memory: float  # MB
 
 
 def run(arguments: argparse.Namespace, address: str, out: str) -> None:
@@ -145,7 +185,7 @@ def run(arguments: argparse.Namespace, address: str, out: str) -> None:
     files = count_files(arguments.gb)
     print(f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores, {arguments.workers} workers, "
           f"{files * FILE_BYTES / 1e9:.2f} GB in {files} files, load {os.getloadavg()[0]:.1f}", flush=True)  # fmt: skip
-    samples: list[tuple[str, float, float, float]] = []  # phase, seconds in it, MB of text, MB of memory
+    samples: list[Sample] = []
     last = [0.0]
 
     def show(progress: Progress) -> None:
@@ -153,9 +193,11 @@ def run(arguments: argparse.Namespace, address: str, out: str) -> None:
         if progress.phase == "training" or now - last[0] < min(1.0, arguments.every):
             return
         megabytes = progress.text / 1e6
-        # the server is a child, too, and no part of the preparation: its memory is not counted
+        # the server is a child, too, and no part of the preparation: neither its memory nor its time is counted
         memory = measure_memory(os.getpid()) - server_memory()
-        samples.append((progress.phase, progress.seconds, megabytes, memory))
+        workers = [child for child in list_children(os.getpid()) if not is_server(child)]
+        cpu = measure_cpu([os.getpid(), *workers])
+        samples.append(Sample(progress.phase, progress.seconds, cpu, megabytes, memory))
         if not last[0] or len(samples) < 2 or now - shown[0] >= arguments.every:
             shown[0] = now
             print(f"{progress.phase:9} {megabytes:10,.0f} MB  {megabytes / max(progress.seconds, 1e-9):6.1f} MB/s  "
@@ -177,14 +219,14 @@ def run(arguments: argparse.Namespace, address: str, out: str) -> None:
     print(f"{gigabytes:.2f} GB in {seconds / 60:.1f} min, {1000 * gigabytes / seconds:.1f} MB/s through both passes "
           f"and the tokenizer; {corpus.total:,} tokens, {len(corpus.documents):,} documents")  # fmt: skip
     for phase in ("reading", "encoding"):
-        report_phase(phase, [sample[1:] for sample in samples if sample[0] == phase])
+        report_phase(phase, [sample for sample in samples if sample.phase == phase])
     opened = []
     for _ in range(5):
         start = time.monotonic()
         Corpus.open(out)
         opened.append(time.monotonic() - start)
     print(f"opened in {1000 * sorted(opened)[2]:.1f} ms")
-    print(json.dumps({"gb": gigabytes, "seconds": round(seconds, 1), "peak_mb": round(max(s[3] for s in samples))}))
+    print(json.dumps({"gb": gigabytes, "seconds": round(seconds, 1), "peak_mb": round(max(s.memory for s in samples))}))
 
 
 def is_server(process: int) -> bool:
@@ -194,19 +236,21 @@ def is_server(process: int) -> bool:
         return False
 
 
-def report_phase(phase: str, samples: list[tuple[float, float, float]]) -> None:
+def report_phase(phase: str, samples: list[Sample]) -> None:
     """Compare the first gigabyte of a phase with its last."""
     if len(samples) < 3:
         return
-    total = samples[-1][1]
-    first = [sample for sample in samples if sample[1] <= 1000]
-    rest = [sample for sample in samples if sample[1] >= total - 1000]
-
-    def speed(part: list[tuple[float, float, float]]) -> float:
-        return (part[-1][1] - part[0][1]) / max(part[-1][0] - part[0][0], 1e-9)
-
-    print(f"{phase}: first GB {speed(first):.1f} MB/s, peak {max(sample[2] for sample in first):.0f} MB; "
-          f"last GB {speed(rest):.1f} MB/s, peak {max(sample[2] for sample in rest):.0f} MB")  # fmt: skip
+    total = samples[-1].megabytes
+    first = [sample for sample in samples if sample.megabytes <= 1000]
+    last = [sample for sample in samples if sample.megabytes >= total - 1000]
+    described = []
+    for name, part in (("first GB", first), ("last GB", last)):
+        megabytes = part[-1].megabytes - part[0].megabytes
+        speed = megabytes / max(part[-1].seconds - part[0].seconds, 1e-9)
+        cpu_speed = megabytes / max(part[-1].cpu - part[0].cpu, 1e-9)
+        peak = max(sample.memory for sample in part)
+        described.append(f"{name} {speed:.1f} MB/s, {cpu_speed:.1f} MB a CPU second, peak {peak:.0f} MB")
+    print(f"{phase}: {'; '.join(described)}")
 
 
 if __name__ == "__main__":
