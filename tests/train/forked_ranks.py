@@ -2,7 +2,8 @@
 
     python forked_ranks.py      each line of the input is a JSON object {"ranks": 2, "words": [...]}; the answer is a
                                 line with the exit codes of all ranks. `words` are those of dying.py. With no ranks
-                                it is one process that knows of no others.
+                                it is one process that knows of no others. With "agent": true, torchrun's agent starts
+                                the ranks, and its exit code is the answer.
 
 A rank writes what it prints to the folder of ETUDE_RANK_LOGS, one file each.
 """
@@ -40,8 +41,15 @@ class RankServer:
 
     def run(self, ranks: int, *words: object) -> list[int]:
         """Return the exit codes of a run of so many ranks; 0: of a single process that torchrun did not start."""
+        return self._request({"ranks": ranks, "words": [str(word) for word in words]})
+
+    def run_by_agent(self, ranks: int, *words: object) -> list[int]:
+        """Return the exit code of the agent behind torchrun, which starts so many ranks and sets their environment."""
+        return self._request({"ranks": ranks, "words": [str(word) for word in words], "agent": True})
+
+    def _request(self, request: dict[str, object]) -> list[int]:
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps({"ranks": ranks, "words": [str(word) for word in words]}) + "\n")
+        self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         codes: list[int] = json.loads(self.process.stdout.readline())
         return codes
@@ -84,14 +92,44 @@ def free_port() -> int:
 
 def be_rank(rank: int, size: int, port: int, words: list[str]) -> None:
     """Do the words as one rank, in a fork; never returns."""
-    log = os.open(f"{OUTPUT}/rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
     if size:
         os.environ |= {
             "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size),
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "test",
         }  # fmt: skip
+    os._exit(do_words(rank, words))
+
+
+def be_agent(size: int, words: list[str]) -> None:
+    """Start the ranks as `torchrun --standalone` does, in a fork; never returns."""
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=size, run_id="test", rdzv_backend="c10d", rdzv_endpoint="localhost:0",
+        max_restarts=0, monitor_interval=0.1, start_method="fork",
+    )  # fmt: skip
+    os.dup2(2, 1)  # the first is for answers of the server
+    code = 1
+    try:
+        elastic_launch(config, be_rank_of_agent)(words)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    os._exit(code)
+
+
+def be_rank_of_agent(words: list[str]) -> None:
+    """Do the words as the rank that the environment says."""
+    code = do_words(int(os.environ["RANK"]), words)
+    if code:
+        raise SystemExit(code)
+
+
+def do_words(rank: int, words: list[str]) -> int:
+    """Do the words with all that is printed in the rank's file; return the exit code."""
+    log = os.open(f"{OUTPUT}/rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
     from etude.errors import UserError
     from tests.train.dying import work
 
@@ -105,7 +143,7 @@ def be_rank(rank: int, size: int, port: int, words: list[str]) -> None:
         code = 2 if isinstance(error, UserError) else 1
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)
+    return code
 
 
 def main() -> None:
@@ -117,9 +155,11 @@ def main() -> None:
     torch.set_num_threads(1)
     for line in sys.stdin:
         request = json.loads(line)
-        port, children = free_port(), []
-        for rank in range(request["ranks"] or 1):
+        port, children, has_agent = free_port(), [], request.get("agent", False)
+        for rank in range(1 if has_agent else request["ranks"] or 1):
             child = os.fork()
+            if not child and has_agent:
+                be_agent(request["ranks"], request["words"])
             if not child:
                 be_rank(rank, request["ranks"], port, request["words"])
             children.append(child)

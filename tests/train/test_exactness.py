@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,6 @@ from safetensors.torch import load_file
 from etude.pretraining import pretrain as pretraining
 from tests.train.forked_ranks import RankServer
 
-HERE = Path(__file__).parent
 KILLED, STOPPED = -9, 3
 
 ENCODER = """
@@ -53,16 +49,6 @@ objective: {kind: skipgram, engine: batched, row_tokens: 128}  # the compiled en
 train: {steps: 12, batch_tokens: 512, lr: 0.05, save_every: 3, eval_every: 4, eval_tokens: 512,
         log_every: 2, workers: 1, device: cpu, precision: float32, seed: 5}
 """
-
-
-def by_torchrun(*words: object) -> None:
-    """Do the words of dying.py on two ranks."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    command += [str(HERE / "dying.py"), *map(str, words)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def recipe_file(folder: Path, text: str) -> Path:
@@ -177,8 +163,8 @@ def test_micro_batches_and_ranks_change_rounding_only(
     parts = pretraining.pretrain(recipe, corpus, tmp_path / "parts", quiet=True, overrides={"train.micro_tokens": 64})
     words = ["start", recipe, corpus, tmp_path / "ranks", "never"]
     if text == ENCODER:
-        by_torchrun(*words)
-    else:  # two forks: three processes that import torch take longer than the rest of this file
+        assert server.run_by_agent(2, *words) == [0], server.output()
+    else:
         assert server.run(2, *words) == [0, 0], server.output()
     expected = load_file(whole.folder / "model.safetensors")
     for name in ("parts", "ranks"):
