@@ -149,6 +149,12 @@ def test_parameters_are_the_published_ones(name: str) -> None:
     assert published in (parameters, format_count(parameters, "KMBT"))
 
 
+@pytest.mark.parametrize("name", sorted({*shipped_recipes()} - {*PUBLISHED}))
+def test_what_is_not_published_can_be_measured(name: str) -> None:
+    size = measure_recipe(Recipe.load(name))
+    assert size.parameters > 0 and size.flops_per_token > 0
+
+
 def test_flops_follow_six_times_the_parameters() -> None:
     """Kaplan et al. 2020: 6 FLOPs a weight and token, for what is not a table, plus attention over the context."""
     recipe = Recipe.load("gpt2").resolve()
