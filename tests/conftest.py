@@ -6,6 +6,8 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,17 @@ def _libraries_as_they_were() -> Iterator[None]:
         import torch
 
         torch.backends.mkldnn.enabled = True
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _installed_packages_read_once() -> Iterator[None]:
+    """Every recipe that is loaded asks all installed packages for theirs: here once for each search path."""
+    from etude import kinds
+
+    read = cache(lambda group, search_path: entry_points(group=group))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kinds, "entry_points", lambda *, group: read(group, tuple(sys.path)))
+        yield
 
 
 @pytest.fixture(scope="session")
