@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import BinaryIO
 
+import numpy as np
+
 from etude.errors import UserError, WriteError, suggest_name
 from etude.extras import require
 from etude.text.encodings import suggest_encoding
@@ -28,6 +30,7 @@ BLOCK_BYTES = 1 << 19  # of text for a worker at a time: large enough to share i
 MAX_DOCUMENT_BYTES = 1 << 20  # a longer document is cut at a line end, so that memory stays bounded
 MAX_LINE_BYTES = 1 << 26  # of JSON
 BLANK_LINE = re.compile(rb"\n[ \t\r\f\v]*\n")
+NEWLINE = ord("\n")
 Row = dict[str, object]
 BOM = b"\xef\xbb\xbf"
 TEXT_FORMATS = ("text", "jsonl", "csv", "tsv", SOURCE_SIDE, TARGET_SIDE)  # that may be in another encoding
@@ -179,7 +182,7 @@ def _read_spans(input_file: InputFile, kind: str, offset: int, line: int) -> Ite
             window = min(2 * window, MAX_DOCUMENT_BYTES if kind != "lines" else MAX_LINE_BYTES)
             continue
         payload, buffer, window = buffer[:place], buffer[place:], BLOCK_BYTES
-        lines = payload.count(b"\n")
+        lines = int(np.count_nonzero(np.frombuffer(payload, np.uint8) == NEWLINE))  # bytes.count is slow for so many
         bom = len(BOM) if offset == 0 and payload.startswith(BOM) else 0
         yield _Piece(payload[bom:], offset + bom, line, offset + place, line + lines, cuts_document)
         offset, line = offset + place, line + lines

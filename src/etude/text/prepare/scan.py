@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import compress, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -62,30 +63,41 @@ class TokenizerSample:
 
     def __init__(self, limit: int, unique: bool) -> None:
         self.limit, self.unique = limit, unique
-        self.documents: list[tuple[int, int, bytes]] = []  # draw, number, text
+        self.draws = np.zeros(0, np.uint64)  # (documents,)
+        self.numbers = np.zeros(0, np.int64)  # (documents,) in the order of reading
+        self.texts: list[bytes] = []
         self.bytes = 0
         self.below = 1 << 64 if limit else 0  # larger draws cannot be in the sample any more
+        self.added: list[tuple[np.ndarray, np.ndarray]] = []  # draws and numbers of texts since the last sorting
 
-    def add(self, draw: int, number: int, text: bytes) -> None:
-        if draw < self.below:
-            self.documents.append((draw, number, text))
-            self.bytes += len(text)
-            if 4 * self.bytes > 5 * self.limit:  # some slack, so that sorting is rare
-                self.trim()
+    def add(self, draws: np.ndarray, numbers: np.ndarray, texts: Sequence[bytes]) -> None:
+        """Add documents."""
+        is_below = draws <= np.uint64(self.below - 1) if self.below else np.zeros(len(draws), bool)
+        self.added.append((draws[is_below], numbers[is_below]))
+        chosen = list(compress(texts, is_below))
+        self.texts += chosen
+        self.bytes += sum(map(len, chosen))
+        if 4 * self.bytes > 5 * self.limit:  # some slack, so that sorting is rare
+            self.trim()
 
     def trim(self) -> None:
-        self.documents.sort(key=lambda item: item[:2])
+        """Sort the documents by draw and keep those that fit."""
+        draws, numbers = (
+            np.concatenate([kept, *(added[place] for added in self.added)])
+            for place, kept in enumerate((self.draws, self.numbers))
+        )
+        self.added = []
+        order = np.lexsort((numbers, draws))
         if self.unique:
-            self.documents = [
-                item for n, item in enumerate(self.documents) if n == 0 or item[0] != self.documents[n - 1][0]
-            ]
-        total = 0
-        for count, (draw, _, text) in enumerate(self.documents):
-            total += len(text)
-            if total > self.limit and count:
-                self.documents, self.below = self.documents[:count], draw
-                break
-        self.bytes = sum(len(text) for _, _, text in self.documents)
+            order = order[np.diff(draws[order], prepend=~draws[order[:1]]) != 0]
+        totals = np.cumsum([len(self.texts[place]) for place in order.tolist()])
+        count = max(1, int(np.searchsorted(totals, self.limit, "right")))  # one at least, however long
+        if count < len(order):
+            self.below = int(draws[order[count]])
+        order = order[:count]
+        self.draws, self.numbers = draws[order], numbers[order]
+        self.texts = [self.texts[place] for place in order.tolist()]
+        self.bytes = int(totals[count - 1]) if len(order) else 0
 
 
 def scan(
@@ -118,12 +130,12 @@ def scan(
             source, disk = in_flight.popleft()
             hashes = arrays["hashes"]
             file.write(hashes.tobytes())
-            draws = random_bits(draw_key, hashes[arrays["sampled"]]).tolist() if len(arrays["sampled"]) else []
-            sizes = arrays["sizes"][arrays["sampled"]].tolist()
-            texts, place = arrays["texts"].tobytes(), 0
-            for number, draw, size in zip(arrays["sampled"].tolist(), draws, sizes, strict=True):
-                sample.add(draw, result.documents + number, texts[place : place + size])
-                place += size
+            if len(arrays["sampled"]):
+                ends = np.cumsum(arrays["sizes"][arrays["sampled"]], dtype=np.int64).tolist()
+                data = arrays["texts"].tobytes()
+                texts = [data[start:end] for start, end in pairwise([0, *ends])]
+                draws = random_bits(draw_key, hashes[arrays["sampled"]])
+                sample.add(draws, result.documents + arrays["sampled"], texts)
             result.blocks[source].append(len(hashes))
             result.documents += len(hashes)
             result.bytes += int(arrays["sizes"].sum())
@@ -201,9 +213,8 @@ def _save_sample(sample: TokenizerSample, result: ScanResult, work: Path, seed: 
     """Write the sample without validation documents, unless there are no others."""
     key = fold(seed, "valid")
     hashes = np.memmap(work / HASHES, "<u8", "r")
-    numbers = np.array([number for _, number, _ in sample.documents])
-    is_valid = random_bits(key, np.asarray(hashes[numbers])) < np.uint64(min(result.valid_limit, (1 << 64) - 1))
-    texts = [text for (_, _, text), out in zip(sample.documents, is_valid, strict=True) if not out or is_valid.all()]
+    is_valid = random_bits(key, np.asarray(hashes[sample.numbers])) < np.uint64(min(result.valid_limit, (1 << 64) - 1))
+    texts = sample.texts if is_valid.all() else list(compress(sample.texts, ~is_valid))
     result.sample_documents, result.sample_bytes = len(texts), sum(map(len, texts))
     (work / SAMPLE).write_bytes(b"".join(texts))
     np.save(work / SAMPLE_SIZES, np.array([len(text) for text in texts], np.int64), allow_pickle=False)
