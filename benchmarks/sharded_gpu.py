@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -199,7 +199,24 @@ def work(arguments: argparse.Namespace) -> None:
         measure(3 if arguments.small else 8)  # compiles, and records what is recorded
         print("ready", flush=True)
         for line in sys.stdin:
-            print(json.dumps(measure(int(line))), flush=True)
+            print(json.dumps(profile(take_step) if line.strip() == "profile" else measure(int(line))), flush=True)
+
+
+def profile(take_step: Callable[[], None], steps: int = 4) -> dict[str, float]:
+    """Return how many milliseconds of a step the card computes, of how many, and in how many kernels and copies."""
+    if not torch.cuda.is_available():
+        return {"busy": 0.0, "whole": 0.0, "kernels": 0.0}
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profiler:
+        for _ in range(steps):
+            take_step()
+        torch.cuda.synchronize()
+    events = [event for event in profiler.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    spans = sorted((event.time_range.start, event.time_range.end) for event in events)
+    busy = end = 0.0
+    for start, stop in spans:  # streams overlap
+        busy, end = busy + max(0.0, stop - max(start, end)), max(end, stop)
+    return {"busy": busy / 1e3 / steps, "whole": (end - spans[0][0]) / 1e3 / steps, "kernels": len(events) / steps}
 
 
 class Side:
@@ -224,7 +241,7 @@ class Side:
             raise SystemExit(f"{self.name} did not start")
         return self
 
-    def measure(self, steps: int) -> dict[str, float]:
+    def measure(self, steps: int | Literal["profile"]) -> dict[str, float]:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{steps}\n")
         self.process.stdin.flush()
@@ -261,6 +278,7 @@ def measure_overhead(name: str, sides: list[Side], small: bool) -> dict[str, Any
     for turn in range(turns):
         for index in (0, 1) if turn % 2 == 0 else (1, 0):
             seconds[index].append(sides[index].measure(steps)["seconds"])
+    profiles = [side.measure("profile") for side in sides]
     for side in sides:
         side.close()
     ratios = np.array(seconds[0]) / np.array(seconds[1])
@@ -272,6 +290,8 @@ def measure_overhead(name: str, sides: list[Side], small: bool) -> dict[str, Any
         f"{100 * result['ratio']:.1f} % of it (turns {' '.join(f'{ratio:.3f}' for ratio in ratios)}; goal 97 %)",
         flush=True,
     )
+    for words, found in zip(("plain", "FSDP2"), profiles, strict=True):
+        print(f"  {words}: computes for {found['busy']:.2f} of {found['whole']:.2f} ms, {found['kernels']:.0f} kernels")
     return result
 
 
