@@ -8,12 +8,14 @@ and Triton are imported once in it, which takes longer than most of the tests.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import subprocess
 import sys
 import tempfile
-from typing import IO
+from types import ModuleType
+from typing import IO, Any
 
 INTERPRETED = "interpreted and not slow and not gpu"  # what else is in the files has run without the interpreter
 
@@ -57,6 +59,10 @@ def serve() -> None:
 
     for name in SHARED:
         importlib.import_module(name)
+    interpreter = importlib.import_module("triton.runtime.interpreter")
+    if hasattr(interpreter, "_LangPatchScope"):  # Tritons without it patch in another way: the tests only take longer
+        patch_once_a_kernel(interpreter)
+    gc.freeze()  # else each fork looks through all that was imported here when pytest collects garbage at its end
     for line in sys.stdin:
         with tempfile.TemporaryFile("w+") as output:
             child = os.fork()
@@ -67,6 +73,46 @@ def serve() -> None:
             text = output.read()
         print(code, len(text), flush=True)
         print(text, end="", flush=True)
+
+
+def patch_once_a_kernel(interpreter: ModuleType) -> None:
+    """Let kernels call functions without patching `triton.language` again, which took most of the time of small ones.
+
+    The interpreter replaces the builtins of that module while a kernel runs, and once more at each function that the
+    kernel calls, where they are replaced already unless the function sees other modules of Triton than those before.
+    """
+    patch = interpreter._patch_lang
+    seen: set[frozenset[str]] = set()  # modules of Triton that the running kernel and its functions see
+    running = False
+
+    class Scope(interpreter._LangPatchScope):  # type: ignore[misc, name-defined]
+        """What a kernel has replaced: put back at its end."""
+
+        def __init__(self, inner: Any) -> None:
+            self._changes = inner._changes
+
+        def restore(self) -> None:
+            nonlocal running
+            super().restore()
+            seen.clear()
+            running = False
+
+    def patch_unless_seen(function: Any) -> Any:
+        nonlocal running
+        names = frozenset(
+            value.__name__ for value in function.__globals__.values()
+            if isinstance(value, ModuleType) and value.__name__.startswith("triton.")
+        )  # fmt: skip
+        if not running:
+            running = True
+            seen.add(names)
+            return Scope(patch(function))
+        if names not in seen:
+            patch(function)
+            seen.add(names)
+        return None  # the interpreter puts back what a kernel has replaced, not what a function has
+
+    interpreter._patch_lang = patch_unless_seen
 
 
 def run_tests(main: object, path: str, output: IO[str]) -> int:
