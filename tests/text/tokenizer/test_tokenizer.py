@@ -303,13 +303,16 @@ def test_every_common_character_is_cut_as_the_library_cuts_it(spec: str) -> None
     tokenizer = trained(spec) if spec in SPECS else Tokenizer.train(spec, TEXTS)
     pre_tokenizer = pre_tokenization.build_pre_tokenizer(tokenizer)
     assert pre_tokenizer is not None
-    codes = [chr(code) for code in [*range(0x21, 0x180), *range(0x2010, 0x2030), *range(0xAC00, 0xD7A4, 97), 0xD7A3]]
+    ranges = [range(0x21, 0x180), range(0x2010, 0x2030), range(0x3008, 0x3010), range(0xAC00, 0xD7A4, 97), [0xD7A3]]
+    codes = [chr(code) for some in ranges for code in some]
     pieces = [f" a{letter}b1{letter}{letter}2" for letter in codes]
     pieces += ["\nThe", " 's", " don't", " a_b", " 1,000.5"]
     known = [piece for piece in pieces if pre_tokenizer.split(piece) is not None]
     assert len(known) > 200
     for piece in known:
-        words = pre_tokenizer.to_model_inputs(pre_tokenizer.split(piece) or [])
+        words = pre_tokenizer.to_model_inputs(
+            SpanList.join([word.encode() for word in pre_tokenizer.split(piece) or []])
+        )
         normal = tokenizer.backend.normalizer.normalize_str(piece)
         assert words == [word for word, _ in tokenizer.backend.pre_tokenizer.pre_tokenize_str(normal)], piece
 
@@ -337,6 +340,9 @@ def test_pieces_are_cut_as_one_by_one(spec: str, pieces: list[str]) -> None:
     assert is_common.tolist() == [split is not None for split in expected]
     assert counts.tolist() == [len(split or ()) for split in expected]
     assert words.decode() == [word for split in expected for word in split or ()]
+    if len(words) and not tokenizer.word_level:
+        words = words.select(np.arange(len(words)))
+        assert pre_tokenizer.find_plain(words).tolist() == [word.lstrip(" ").isalnum() for word in words.decode()]
 
 
 def test_a_full_memory_forgets_and_still_answers() -> None:

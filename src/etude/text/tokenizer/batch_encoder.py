@@ -10,7 +10,7 @@ for the whole document (held by a property test); with any other tokenizer the l
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import compress, pairwise
+from itertools import pairwise
 
 import numpy as np
 
@@ -121,19 +121,19 @@ class BatchEncoder:
         In one of letters and digits only the first token starts a word.
         """
         assert self.pre_tokenizer is not None
-        words = spans.decode()
-        is_plain = np.array([self.surfaces or word.lstrip(" ").isalnum() for word in words])
-        inputs = self.pre_tokenizer.to_model_inputs(list(compress(words, is_plain)))
+        is_plain = np.ones(len(spans), bool) if self.surfaces else self.pre_tokenizer.find_plain(spans)
+        inputs = self.pre_tokenizer.to_model_inputs(spans if is_plain.all() else spans.select(np.flatnonzero(is_plain)))
         found = list(map(self.pre_tokenizer.model.tokenize, inputs))
         lengths = np.fromiter(map(len, found), np.int64, len(found))
         ids = np.array([token.id for tokens in found for token in tokens], np.uint32)
         flagged = ids | np.where(np.isin(ids, self.space_ids), WHITE_SPACE, np.uint32(0))
         flagged[(np.cumsum(lengths) - lengths)[lengths > 0]] |= WORD_START
-        surfaces = [word.encode() for word in words] if self.surfaces else None  # one token a word
-        plain_tokens = Tokens.build(flagged, lengths, surfaces)
+        if self.surfaces:  # one token a word
+            return Tokens(flagged, lengths, spans.lengths, np.frombuffer(spans.encoded, np.uint8))
+        plain_tokens = Tokens(flagged, lengths)
         if is_plain.all():
             return plain_tokens
-        rest = self._tokenize_with_library(list(compress(words, ~is_plain)))
+        rest = self._tokenize_with_library(spans.select(np.flatnonzero(~is_plain)).decode())
         return _merge(plain_tokens, rest, is_plain)
 
     def _tokenize_with_library(self, texts: list[str]) -> Tokens:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -35,6 +36,12 @@ CLASS_NAMES = ("space", "control", "symbol", "digit", "mark", *(name for name, _
 WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 
 _CATEGORY_CLASSES = {"L": OTHER, "M": MARK, "N": DIGIT, "P": SYMBOL, "S": SYMBOL, "Z": SPACE, "C": CONTROL}
+# the ranges of code points that are looked up one by one; between those of the first line are letters alone, in every
+# version of Unicode (Han and Hangul), and behind them what is unassigned or private
+_MIXED = (
+    (0, 0x33FF), (0x4DB6, 0x4DFF), (0x9FA6, 0xABFF), (0xD7A4, 0x1FFFF), (0x2A6D7, 0x323FF),
+    (0xE0000, 0xE01FF),
+)  # fmt: skip
 
 
 @cache
@@ -51,9 +58,11 @@ def class_table() -> np.ndarray:
     """Return the class of each code point, (0x110000,) uint8."""
     category = unicodedata.category
     classes = np.full(0x110000, CONTROL, np.uint8)
-    for first, last in ((0, 0x323FF), (0xE0000, 0xE01FF)):  # the rest of the planes is unassigned or private
+    for first, last in _MIXED:
         codes = range(first, last + 1)
-        classes[first : last + 1] = np.fromiter((_CATEGORY_CLASSES[category(chr(code))[0]] for code in codes), np.uint8)
+        classes[first : last + 1] = [_CATEGORY_CLASSES[category(chr(code))[0]] for code in codes]
+    for (_, last), (first, _) in pairwise(_MIXED[:-1]):  # what is between them are letters
+        classes[last + 1 : first] = OTHER
     letters = classes == OTHER
     for number, (_, ranges) in enumerate(SCRIPTS):
         for first, last in ranges:

@@ -29,7 +29,9 @@ from etude.text.tokenizer.word_cache import SpanList
 ASCII_LETTERS = "A-Za-z"
 LETTERS = ASCII_LETTERS + "\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u012f\u0134-\u013e\u0141-\u0148\u014a-\u017e가-힣"
 DIGITS = "0-9"
-PUNCTUATION = re.escape("!\"#$%&'()*+,-./:;<=>?@[\\]^`{|}~" + "“”‘’–—·«»")  # NFKC leaves all of these alone; _ is apart
+PUNCTUATION = re.escape(
+    "!\"#$%&'()*+,-./:;<=>?@[\\]^`{|}~" + "“”‘’–—·«»《》〈〉「」『』"
+)  # NFKC leaves all of these alone; _ is apart
 
 
 def _map_bytes() -> dict[int, str]:
@@ -41,7 +43,6 @@ def _map_bytes() -> dict[int, str]:
 
 BYTE_LETTERS = _map_bytes()
 BYTE_CODES = np.array([ord(BYTE_LETTERS[byte]) for byte in range(256)], "<u2")
-SEPARATOR = "\0"  # no word of common characters holds it
 
 
 UNCOMMON, LETTER, NUMBER, MARK, SPACE, BREAK = range(6)  # kinds of characters
@@ -147,17 +148,26 @@ class FastPreTokenizer:
         encoded = [word.encode() for words in splits for word in words or ()]
         return PieceWords(SpanList.join(encoded), counts, is_common)
 
-    def to_model_inputs(self, words: Sequence[str]) -> list[str]:
-        """Return words as the model sees them: lower case, bytes as letters."""
-        if not words:
+    def find_plain(self, words: SpanList) -> np.ndarray:
+        """Whether each of the words that lie end to end is letters or digits, with a space before them or without."""
+        first = words.starts + (np.frombuffer(words.encoded, np.uint8)[words.starts] == ord(" "))
+        kinds = self._find_kinds(words.encoded)[first]
+        return (kinds == LETTER) | (kinds == NUMBER)
+
+    def to_model_inputs(self, words: SpanList) -> list[str]:
+        """Return words that lie end to end as the model sees them: lower case, bytes as letters."""
+        if not len(words):
             return []
-        text = SEPARATOR.join(words)
+        separated = np.zeros(len(words.encoded) + len(words), np.uint8)  # a zero byte behind each word
+        places = np.ones(len(separated), bool)
+        places[words.starts + words.lengths + np.arange(len(words))] = False
+        separated[places] = np.frombuffer(words.encoded, np.uint8)
+        data = separated[:-1]
         if self.lower:
-            text = text.lower()
+            data = np.frombuffer(data.tobytes().decode().lower().encode(), np.uint8)
         if self.byte_level:
-            letters = BYTE_CODES.take(np.frombuffer(text.encode(), np.uint8))
-            return letters.tobytes().decode("utf-16-le").split(BYTE_LETTERS[ord(SEPARATOR)])
-        return text.split(SEPARATOR)
+            return BYTE_CODES.take(data).tobytes().decode("utf-16-le").split(BYTE_LETTERS[0])
+        return data.tobytes().decode().split("\0")  # no word of common characters holds it
 
 
 def _cut_contractions(encoded: bytes, kinds: np.ndarray, is_start: np.ndarray) -> None:
