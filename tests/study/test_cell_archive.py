@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from etude.errors import UserError
-from etude.study import planner
+from etude.study import cell_code, planner
 from etude.study.cell_archive import HASH_BYTES, MANIFEST, _describe, export_cells, import_cells, sign_archive
 from etude.study.cells import CellStore
 from etude.study.runner import Report, run
@@ -83,6 +83,29 @@ def test_cells_of_another_torch_are_reported_here_and_not_taken_for_own_ones(
     run(study, other, work=False, import_from=[path], on_progress=messages.append)
     (told,) = [message for message in messages if "not among those planned here" in message]
     assert "here: torch 1.0" in told and "of 12 imported cells" in told
+
+
+def test_cells_of_another_version_of_the_code_count_where_that_is_asked_for(
+    report: Report, study: Study, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A study of many visits was done anew after every edit of the code."""
+    monkeypatch.setattr(cell_code, "transfer", lambda *kinds: "another version")
+    messages: list[str] = []
+    strict = run(study, tmp_path / "strict", work=False, import_from=[archive], on_progress=messages.append)
+    done = {cell["title"] for cell in strict.results["cells"] if "value" in cell}
+    assert not any(title.startswith("bert on") for title in done), "strict by default"
+    assert any("--any-version" in message for message in messages)
+    taken = run(study, tmp_path / "any", work=False, import_from=[archive], any_version=True)
+    assert timeless(taken.results["rows"]) == timeless(report.results["rows"])
+    assert taken.results["code_versions"] == 1, "one version did all of them, if not this one"
+
+    key = next(key for key, cell in planner.make_plan(study, tmp_path / "any", dry=True, any_version=True).cells.items()
+               if cell.title == "bert on topic@16, seed 0.1")  # fmt: skip
+    shutil.rmtree(tmp_path / "any" / "cells" / key)
+    mixed = run(study, tmp_path / "any", any_version=True)
+    assert mixed.results["code_versions"] == 2
+    assert "2 versions of the code" in mixed.page.read_text(encoding="utf-8")
+    assert timeless(mixed.results["rows"]) == timeless(report.results["rows"]), "nothing else had changed"
 
 
 def test_work_goes_on_where_cells_came_without_weights(

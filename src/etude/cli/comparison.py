@@ -27,7 +27,7 @@ def present_study(call: Call[Report], *, dry_run: bool = False, quiet: bool = Fa
     console = _console()
     arguments = call.arguments
     if dry_run:
-        names = ("settings", "budget", "gpu", "text", "data", "device", "cell")
+        names = ("settings", "budget", "gpu", "text", "data", "device", "cell", "any_version")
         shared = {name: arguments[name] for name in names}
         files, out = [arguments["file"], *(arguments["others"] or [])], arguments["out"]
         for file in files:

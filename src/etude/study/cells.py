@@ -1,9 +1,10 @@
 """Cells of a study: one pre-training, one transfer or one baseline each, cached under a key.
 
 A cell's key is a hash of everything its result depends on: resolved recipe or task settings, data, seed, the code
-that matters, the version of torch. Its folder is `<key>.work` while it runs, with the checkpoints of its run inside,
-and becomes `<key>` by one rename when its result is written: a cell is complete or absent.
-A failure that would repeat itself (a learning rate that diverges) is stored as `<key>.failed`, with its message.
+that matters, the version of torch. Its `settings_key` leaves out code and torch: by it `--any-version` finds cells that
+an earlier version has done (plan_cells.py). Its folder is `<key>.work` while it runs, with the checkpoints of its run
+inside, and becomes `<key>` by one rename when its result is written: a cell is complete or absent. A failure that would
+repeat itself (a learning rate that diverges) is stored as `<key>.failed`, with its message.
 """
 
 from __future__ import annotations
@@ -59,6 +60,9 @@ class StoredResult(TypedDict):
     valid: NotRequired[dict[str, Any]]
     curve: NotRequired[list[dict[str, Any]]]
     notes: NotRequired[list[str]]
+    date: NotRequired[str]
+    settings_key: NotRequired[str]
+    code: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,8 @@ class Cell:
     flops: float = 0.0  # about
     seconds: float = 0.0
     needs: dict[str, float] = field(default_factory=dict)  # cpus, gpus
+    settings_key: str = ""  # as the key, without code and version of torch
+    code: str = ""  # the hash of the code that matters
 
     def dump(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)
@@ -105,6 +111,17 @@ class CellStore:
         folder = self.result_folder(key)
         verify_cell(folder)
         return dict(read_json(folder / RESULT, StoredResult, f"Remove {folder} to run the cell again."))
+
+    def list_done(self) -> dict[str, str]:
+        """Return the keys of all finished cells by their `settings_key`; of several versions, that of the latest."""
+        found: dict[str, tuple[str, str]] = {}
+        for folder in sorted(self.folder.iterdir()) if self.folder.is_dir() else []:
+            if "." in folder.name or self.state(folder.name) != "done":
+                continue
+            result = self.result(folder.name)
+            if name := result.get("settings_key"):
+                found[name] = max(found.get(name, ("", "")), (result.get("date", ""), folder.name))
+        return {name: key for name, (_, key) in found.items()}
 
     def has_run(self, key: str) -> bool:
         """Return whether the run of a finished cell is here; cells from elsewhere come without weights."""

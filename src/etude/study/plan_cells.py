@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from etude.recipes.schema import Recipe
 from etude.study import cell_code
@@ -47,7 +47,7 @@ def base_cell(plan: Plan, row: Row, draft: Draft, seed: int) -> Cell:
     if row.kind == "start":
         assert draft.start is not None
         return Cell(
-            key=hash_json(["start", draft.start.fingerprint, cell_code.start()]),
+            **_choose_key(plan, ["start", draft.start.fingerprint], cell_code.start(), []),
             kind="start",
             title=f"weights of {row.name}",
             arguments={"run": str(draft.start.folder)},
@@ -64,15 +64,16 @@ def base_cell(plan: Plan, row: Row, draft: Draft, seed: int) -> Cell:
         recipe.model_kind, recipe.objective_kind
     )
     arguments = {"recipe": recipe.dump(), "corpus": str(draft.corpus_folder)}
-    depends: list[object] = [kind, _key_settings(recipe), draft.fingerprint, code, plan.machine.torch_version]
+    depends: list[object] = [kind, _key_settings(recipe), draft.fingerprint]
     if draft.first is not None:
         contender = plan.study.contenders[draft.entry.contender]
-        depends += [draft.first.fingerprint, cell_code.first_weights()]
+        depends.append(draft.first.fingerprint)
+        code = hash_json([code, cell_code.first_weights()])
         # a baseline without pre-training has the entity vectors alone
         sources = {"start": contender.start if is_trained else None, "entities": contender.entities}
         arguments |= {name: str(Path(source).resolve()) for name, source in sources.items() if source is not None}
     return Cell(
-        key=hash_json(depends),
+        **_choose_key(plan, depends, code, [plan.machine.torch_version]),
         kind=kind,
         title=f"pre-training {row.name}, seed {seed}"
         if is_trained
@@ -99,9 +100,9 @@ def _distillation_cell(plan: Plan, row: Row, draft: Draft, seed: int, teacher: C
     code = cell_code.distillation(
         (recipe.model_kind, recipe.objective_kind), (of_teacher.model_kind, of_teacher.objective_kind)
     )
-    depends = ["distill", _key_settings(recipe), draft.fingerprint, teacher.key, code, plan.machine.torch_version]
+    depends: list[object] = ["distill", _key_settings(recipe), draft.fingerprint, teacher.settings_key]
     return Cell(
-        key=hash_json(depends),
+        **_choose_key(plan, depends, code, [teacher.key, plan.machine.torch_version]),
         kind="distill",
         title=f"distillation {row.name}, seed {seed}",
         arguments={"recipe": recipe.dump(), "corpus": str(draft.corpus_folder), "teacher": teacher.key},
@@ -113,14 +114,37 @@ def _distillation_cell(plan: Plan, row: Row, draft: Draft, seed: int, teacher: C
     )
 
 
+class _Keys(TypedDict):
+    key: str
+    settings_key: str
+    code: str
+
+
+def _choose_key(plan: Plan, depends: list[object], code: str, versions: list[object]) -> _Keys:
+    """Return the keys of a cell, and the hash of its code.
+
+    depends: All that its result depends on but code, torch and the versions of the cell that it starts from.
+    versions: These.
+    """
+    settings_key = hash_json(depends)
+    key = hash_json([settings_key, code, versions])
+    if plan.store.state(key) != "done":
+        key = plan.done_before.get(settings_key, key)
+    return {"key": key, "settings_key": settings_key, "code": code}
+
+
 def _key_settings(recipe: Recipe) -> dict[str, Any]:
-    """Return the settings that a result depends on: not names, notes or when checkpoints are saved."""
-    train = recipe.train.model_dump(mode="json")
+    """Return the settings that a result depends on: not names, notes or when checkpoints are saved.
+
+    Those that have their default are left out, so that a setting which a later version adds changes nothing; the
+    defaults themselves are code.
+    """
+    train = recipe.train.model_dump(mode="json", exclude_defaults=True)
     for name in ("save_every", "keep", "tensorboard", "log_every", "workers"):
-        train.pop(name)
+        train.pop(name, None)
     return {
-        "model": [recipe.model_kind, recipe.model.model_dump(mode="json")],
-        "objective": [recipe.objective_kind, recipe.objective.model_dump(mode="json")],
+        "model": [recipe.model_kind, recipe.model.model_dump(mode="json", exclude_defaults=True)],
+        "objective": [recipe.objective_kind, recipe.objective.model_dump(mode="json", exclude_defaults=True)],
         "train": train,
     }
 
@@ -148,7 +172,9 @@ def transfer_cell(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Chang
         if (name.startswith("task.") if kind != "transfer" else name != "train.save_every")
     }
     data_hashes += [_hash_file(path, path.stat().st_mtime_ns) for path in _named_folders(settings)]
-    depends: list[object] = [kind, base.key if base else None, task.kind, key_settings, task.columns, data_hashes, code]
+    depends: list[object] = [
+        kind, base.settings_key if base else None, task.kind, key_settings, task.columns, data_hashes
+    ]  # fmt: skip
     arguments: dict[str, Any] = {
         "base": base.key if base else None, "task": task.kind, "train": str(train), "dev": str(files.dev),
         "test": str(files.test), "columns": task.columns, "settings": settings, "keep": plan.keep,
@@ -164,7 +190,7 @@ def transfer_cell(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Chang
         flops, seconds = _estimate_prompts(plan, row.draft, task.prompt, train, files)
     suffix = f", {', '.join(f'{name}={value}' for name, value in tuned.items())}" if tuned else ""
     return Cell(
-        key=hash_json(depends),
+        **_choose_key(plan, depends, code, [base.key if base else None]),
         kind=kind,
         title=f"{row.name} on {column.name}, seed {unit[0]}.{unit[1]}{suffix}",
         arguments=arguments,

@@ -34,6 +34,7 @@ def collect(plan: Plan, errors: Mapping[str, str], registered: Mapping[str, Any]
         "date": datetime.now(UTC).date().isoformat(),
         "hardware": _list_facts(plan, "hardware") or describe_hardware(),
         "versions": _list_facts(plan, "versions") or describe_versions(),
+        "code_versions": _count_code_versions(plan),
         "device": plan.machine.device,
         "precision": _list_precisions(plan),
         "columns": [_describe_column(outcomes, column) for column in plan.columns],
@@ -64,6 +65,16 @@ def _list_facts(plan: Plan, name: str) -> str:
     done = (key for key in plan.cells if plan.store.state(key) == "done")
     facts = {plan.store.result(key).get(name) for key in done}
     return "; ".join(sorted(filter(None, facts)))
+
+
+def _count_code_versions(plan: Plan) -> int:
+    """Count the versions of the code by which cells of one kind were done: more than one with `any_version` alone."""
+    code: dict[tuple[object, ...], set[str]] = {}
+    for key, cell in plan.cells.items():
+        if plan.store.state(key) == "done":
+            place = (cell.kind, cell.position.get("row"), cell.position.get("column"))
+            code.setdefault(place, set()).add(plan.store.result(key).get("code", ""))
+    return max(map(len, code.values()), default=1)
 
 
 def _list_precisions(plan: Plan) -> str:

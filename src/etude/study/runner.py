@@ -79,6 +79,7 @@ def run(
     minutes: float | None = None,
     import_from: Sequence[str | Path] = (),
     export_to: str | Path | None = None,
+    any_version: bool = False,
     language: str = "en",
     quiet: bool = True,
     on_progress: OnProgress = lambda _: None,
@@ -86,7 +87,8 @@ def run(
     """Run the cells of a study that are not done, in the folder `out`; `only` runs one cell and its dependency.
 
     Without `work` no cell runs: the report shows the cells that are done, of an interrupted study too. With `minutes`
-    no cell is started that would end later. Cells travel between machines by `import_from` and `export_to`.
+    no cell is started that would end later. Cells travel between machines by `import_from` and `export_to`; with
+    `any_version` those of another version of the code or of torch count.
     """
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -100,6 +102,7 @@ def run(
             device=device,
             keep=keep,
             reports=not work,
+            any_version=any_version,
             on_progress=on_progress,
         )
 
@@ -165,6 +168,7 @@ def run_several(
     minutes: float | None = None,
     import_from: Sequence[str | Path] = (),
     export_to: str | Path | None = None,
+    any_version: bool = False,
     language: str = "en",
     quiet: bool = True,
     on_progress: OnProgress = lambda _: None,
@@ -197,6 +201,7 @@ def run_several(
                 data=None if data is None else Path(data),
                 device=device,
                 reports=not work,
+                any_version=any_version,
                 on_progress=on_progress,
             )
             _share_machine(folder, root)
@@ -272,7 +277,8 @@ def _tell_unplanned(imported: frozenset[str], plans: Sequence[Plan], on_progress
     on_progress(
         f"{len(others)} of {len(imported)} imported cells are not among those planned here: their settings, text, "
         f"data, code or torch are others. Theirs: {'; '.join(versions) or 'no version is told'}; here: torch "
-        f"{plans[0].machine.torch_version}. (--report alone plans with the torch of the archive.)"
+        f"{plans[0].machine.torch_version}. (--report plans with the torch of the archive, --any-version takes cells "
+        "of every version of code and torch.)"
     )
 
 

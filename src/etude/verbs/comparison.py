@@ -39,6 +39,7 @@ def study(
     minutes: float | None = None,
     import_cells: Sequence[str] | None = None,
     export_cells: str | Path | None = None,
+    any_version: bool = False,
     others: Sequence[str] | None = None,
     language: Literal["en", "ko"] = "en",
     on_progress: Callable[[str], None] | None = None,
@@ -62,6 +63,8 @@ def study(
         minutes: Start no cell that would end later; those that settle a claim soonest come first.
         import_cells: Cells from elsewhere, written by --export-cells.
         export_cells: Write scores, outcomes and curves of all finished cells (no weights) into this zip, as they come.
+        any_version: Cells that another version of the code or of torch has done count, if their settings, text and data
+            are the same; the report tells how many versions there are.
         others: More studies, run from the same queue; each has a folder under -o. Also as further words.
         language: The report opens in en or ko.
         on_progress: Receives a line for each cell that is done.
@@ -88,6 +91,7 @@ def study(
             minutes=minutes,
             import_from=import_cells or (),
             export_to=export_cells,
+            any_version=any_version,
             language=language,
             on_progress=on_progress or (lambda _: None),
         )
@@ -105,6 +109,7 @@ def study(
         minutes=minutes,
         import_from=import_cells or (),
         export_to=export_cells,
+        any_version=any_version,
         language=language,
         on_progress=on_progress or (lambda _: None),
     )
@@ -158,6 +163,7 @@ def plan_study(
     data: str | Path | None = None,
     device: str | None = None,
     cell: str | None = None,
+    any_version: bool = False,
     shares_folder: bool = False,
 ) -> StudyPlan:
     """The cells of a study, their cost and what is cached; nothing is written.
@@ -172,6 +178,7 @@ def plan_study(
         data: The folder that the tasks' files lie under.
         device: cpu or cuda; a GPU if there is one.
         cell: Only this cell, by the first letters.
+        any_version: Cells that another version of the code or of torch has done count.
         shares_folder: The folder is that of several studies; this one has its own inside.
     """
     import contextlib
@@ -186,7 +193,14 @@ def plan_study(
         folder = Path(out or SHARED_FOLDER) / loaded.name if shares_folder else study_folder(loaded, out)
         if not folder.is_dir():
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        plan = planner.make_plan(loaded, folder, data=None if data is None else Path(data), device=device, dry=True)
+        plan = planner.make_plan(
+            loaded,
+            folder,
+            data=None if data is None else Path(data),
+            device=device,
+            dry=True,
+            any_version=any_version,
+        )
         return StudyPlan(plan, select_cells(plan, cell), describe_power(plan))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from etude.recipes.size import format_count
 from etude.study.cells import PRETRAININGS
@@ -154,13 +156,20 @@ def render_methods(results: JsonDict) -> str:
             translate("hardware"),
             escape(f"{results['hardware']}; {results['device']}, {results['precision']}"),
         ),
-        (translate("versions"), escape(results["versions"])),
+        (translate("versions"), _describe_versions(results)),
         (translate("date"), escape(results["date"])),
     ]
     if results["paper"]:
         facts.insert(0, (translate("paper"), escape(results["paper"])))
     items = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts)
     return render_section(translate("methods"), "", f'<dl class="wide">{items}</dl>')
+
+
+def _describe_versions(results: Mapping[str, Any]) -> str:
+    """Describe what ran the cells; several versions of the code are told."""
+    count = results.get("code_versions", 1)
+    several = f"; {translate('code_versions', count=str(count))}" if count > 1 else ""
+    return f"{escape(results['versions'])}{several}"
 
 
 def _describe_text(results: JsonDict) -> str:
