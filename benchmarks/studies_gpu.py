@@ -7,8 +7,8 @@ uncased vocab.txt. The corpus is prepared once, in WORK/corpus; the first unused
 which causal models need. All studies share one queue (`etude study A B C --minutes M`), several cells at once, under
 NVIDIA's MPS where it is installed. OUT gets cells.zip (written again after each cell: a killed call loses the cells in
 flight), reports.zip (results.json, report.html and table.md of every study) and log.txt. The next visit starts with
---import cells.zip; a cell is known by the code that made it, unless `--any-version` is among the words behind `--`, which
-go to `etude study`, as in `-- --any-version seeds.pretrain=5`.
+--import cells.zip. Words behind `--` go to `etude study`, as in `-- --any-version seeds.pretrain=5`: a cell is known by
+the code that made it, unless any version counts.
 """
 
 from __future__ import annotations
