@@ -11,10 +11,15 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.interpreter import Interpreter
 
 pytest_plugins = ["tests.transfer_fixtures"]
+
+# examples are as slow as the machine is busy: neither a deadline nor a slow strategy says anything about the code
+settings.register_profile("busy machines", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machines")
 
 
 @pytest.fixture(autouse=True)
