@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.interpreter import Interpreter
+from tests.train.forked_ranks import RankServer, serve_ranks
 
 pytest_plugins = ["tests.transfer_fixtures"]
 
@@ -74,6 +75,13 @@ def prepared(world_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("interpreted") and os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("runs inside test_in_the_interpreter")
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
+    """A server of processes that train: torch's machinery is imported once for all of them."""
+    with serve_ranks(tmp_path_factory.mktemp("ranks")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
     python forked_ranks.py      each line of the input is a JSON object {"ranks": 2, "words": [...]}; the answer is a
                                 line with the exit codes of all ranks. `words` are those of dying.py. With no ranks
                                 it is one process that knows of no others. With "agent": true, torchrun's agent starts
-                                the ranks, and its exit code is the answer.
+                                the ranks, and its exit code is the answer. "environment" holds variables to set.
 
 A rank writes what it prints to the folder of ETUDE_RANK_LOGS, one file each.
 """
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,9 +39,13 @@ class RankServer:
     def __init__(self, process: subprocess.Popen[str], logs: Path) -> None:
         self.process, self.logs = process, logs
 
-    def run(self, ranks: int, *words: object) -> list[int]:
-        """Return the exit codes of a run of so many ranks; 0: of a single process that torchrun did not start."""
-        return self._request({"ranks": ranks, "words": [str(word) for word in words]})
+    def run(self, ranks: int, *words: object, environment: Mapping[str, str] | None = None) -> list[int]:
+        """Return the exit codes of a run of so many ranks; 0: of a single process that torchrun did not start.
+
+        `environment` is laid over that which the server was started with.
+        """
+        request = {"ranks": ranks, "words": [str(word) for word in words], "environment": dict(environment or {})}
+        return self._request(request)
 
     def run_by_agent(self, ranks: int, *words: object) -> list[int]:
         """Return the exit code of the agent behind torchrun, which starts so many ranks and sets their environment."""
@@ -158,6 +162,8 @@ def main() -> None:
         port, children, has_agent = free_port(), [], request.get("agent", False)
         for rank in range(1 if has_agent else request["ranks"] or 1):
             child = os.fork()
+            if not child:
+                os.environ |= request.get("environment", {})
             if not child and has_agent:
                 be_agent(request["ranks"], request["words"])
             if not child:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -17,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 from tests.text.remote.s3_server import S3Server, Trouble
 from tests.text.remote.test_remote_corpus import limit_cache, shard_bytes
+from tests.train.forked_ranks import RankServer
 
 from etude.pretraining.loop import build_rows
 from etude.pretraining.pretrain import pretrain, resume
@@ -27,10 +26,6 @@ from etude.runs.run import Run
 from etude.text.corpus.corpus import Corpus
 from etude.train.loader import Loader
 
-if TYPE_CHECKING:
-    pass
-
-DYING = Path(__file__).parents[2] / "train" / "dying.py"
 RECIPE = """name: remote
 tokenizer: bytebpe:400
 model: {kind: transformer, layers: 1, width: 32, heads: 2, context: 32, direction: causal}
@@ -88,9 +83,13 @@ def test_the_loader_gives_the_batches_of_a_local_corpus(corpora: tuple[Path, str
         assert list(map(list_values, left.batches)) == list(map(list_values, right.batches))
 
 
-def kill_in_training(recipe: Path, corpus: str, run: Path, moment: str, words: str = "start") -> int:
-    arguments = [words, str(recipe), corpus, str(run), moment] if words == "start" else [words, str(run), moment]
-    return subprocess.run([sys.executable, str(DYING), *arguments], check=False, capture_output=True).returncode
+def kill_in_training(
+    server: RankServer, recipe: Path, corpus: str, run: Path, moment: str, words: str = "start"
+) -> int:
+    """A fork of the server, and not of this process: it might wait for ever for threads that only this one has."""
+    arguments = [words, recipe, corpus, run, moment] if words == "start" else [words, run, moment]
+    [code] = server.run(0, *arguments, environment=os.environ)
+    return code
 
 
 def read_weights(run: Run | Path) -> dict[str, torch.Tensor]:
@@ -102,11 +101,13 @@ def equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_a_killed_run_ends_with_the_bits_of_a_local_one(corpora: tuple[Path, str], tmp_path: Path) -> None:
+def test_a_killed_run_ends_with_the_bits_of_a_local_one(
+    corpora: tuple[Path, str], tmp_path: Path, server: RankServer
+) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(RECIPE.replace("steps: 8", "steps: 4"), encoding="utf-8")
-    # a process of its own: a fork of this one may wait for ever for threads of torch that only this one has
-    assert kill_in_training(recipe, corpora[1], tmp_path / "killed", "step:3") == -signal.SIGKILL
+    code = kill_in_training(server, recipe, corpora[1], tmp_path / "killed", "step:3")
+    assert code == -signal.SIGKILL, server.output()
     assert not Run.open(tmp_path / "killed").finished
     resumed = resume(tmp_path / "killed", quiet=True)
     whole = pretrain(recipe, corpora[0], tmp_path / "whole", quiet=True)
@@ -117,7 +118,7 @@ def test_a_killed_run_ends_with_the_bits_of_a_local_one(corpora: tuple[Path, str
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("moments", [["writing:4", "step:5", "evaluation:8"], ["half:2", "term:3", "step:7"]])
 def test_many_kills_and_a_store_in_trouble(
-    corpora: tuple[Path, str], tmp_path: Path, s3: S3Server, moments: list[str]
+    corpora: tuple[Path, str], tmp_path: Path, s3: S3Server, server: RankServer, moments: list[str]
 ) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(RECIPE.replace("steps: 8", "steps: 40"), encoding="utf-8")
@@ -125,7 +126,8 @@ def test_many_kills_and_a_store_in_trouble(
     troubles: dict[int, Trouble] = {3: "error", 7: "cut", 12: "garbled"}
     s3.trouble = lambda method, path, number: troubles.get(number % 20)
     for number, moment in enumerate(moments):
-        code = kill_in_training(recipe, corpora[1], tmp_path / "killed", moment, "resume" if number else "start")
+        words = "resume" if number else "start"
+        code = kill_in_training(server, recipe, corpora[1], tmp_path / "killed", moment, words)
         assert code == (3 if moment.startswith("term") else -signal.SIGKILL)
         shutil.rmtree(tmp_path / "cache" / "corpora")  # what was fetched may be lost, too
     resumed = resume(tmp_path / "killed", quiet=True)
