@@ -125,8 +125,6 @@ def _build_requests(
 
     The next is always of the stream of which the smallest share was sent.
     """
-    hashes = np.memmap(work.path(HASHES), "<u8", "r")
-    duplicates = np.memmap(work.path(DUPLICATES), np.uint8, "r")
     sent_blocks = [stream.done for stream in streams]
     readers = [read_blocks(stream.source.files, settings, stream.position) for stream in streams]
     while open_streams := [number for number, stream in enumerate(streams) if sent_blocks[number] < len(stream.counts)]:
@@ -137,9 +135,10 @@ def _build_requests(
             raise UserError(f"{stream.source.name} changed while it was read. Run the command again.")
         first, count = stream.first[sent_blocks[number]], stream.counts[sent_blocks[number]]
         sent_blocks[number] += 1
-        arrays = {"hashes": np.asarray(hashes[first : first + count])}
+        # read, not mapped: the pages of a map would count as memory of this process, 8 bytes a document
+        arrays = {"hashes": np.fromfile(work.path(HASHES), "<u8", count, offset=8 * first)}
         if unique:
-            arrays["duplicates"] = np.asarray(duplicates[first : first + count])
+            arrays["duplicates"] = np.fromfile(work.path(DUPLICATES), np.uint8, count, offset=first)
         in_flight.append((stream, block, count))
         yield build_request("encode", block, {"share": str(stream.share), "copy": stream.copy}, arrays)
 
