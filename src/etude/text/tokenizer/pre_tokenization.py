@@ -114,7 +114,7 @@ class FastPreTokenizer:
             is_bad[ends - 1] |= kinds[ends - 1] == SPACE
             is_start = ((kinds != previous) & (previous != SPACE)) | is_first
             if self.cut is Cut.CONTRACTIONS:
-                _cut_contractions(pieces.encoded, kinds, is_start)
+                _cut_contractions(pieces.encoded, is_first, is_start)
         is_common = np.ones(len(pieces), bool)
         is_common[np.searchsorted(pieces.starts, np.flatnonzero(is_bad), "right") - 1] = False
         starts = np.flatnonzero(is_start)
@@ -170,13 +170,13 @@ class FastPreTokenizer:
         return data.tobytes().decode().split("\0")  # no word of common characters holds it
 
 
-def _cut_contractions(encoded: bytes, kinds: np.ndarray, is_start: np.ndarray) -> None:
+def _cut_contractions(encoded: bytes, is_first: np.ndarray, is_start: np.ndarray) -> None:
     """Cut behind an apostrophe's ending instead of behind the apostrophe."""
     data = np.frombuffer(encoded + bytes(3), np.uint8)
     # an apostrophe that is a word of its own
-    places = np.flatnonzero((data[: len(kinds)] == ord("'")) & is_start)
-    places = places[(places + 1 < len(kinds))]
-    places = places[is_start[places + 1]]
+    places = np.flatnonzero((data[: len(is_first)] == ord("'")) & is_start)
+    places = places[(places + 1 < len(is_first))]
+    places = places[is_start[places + 1] & ~is_first[places + 1]]  # the ending is in the same piece
     for ending in CONTRACTIONS:
         chosen = places
         for distance, letter in enumerate(ending, start=1):
@@ -185,7 +185,7 @@ def _cut_contractions(encoded: bytes, kinds: np.ndarray, is_start: np.ndarray) -
             chosen = chosen[~is_start[chosen + 2]]
         is_start[chosen + 1] = False
         behind = chosen + 1 + len(ending)
-        is_start[behind[behind < len(kinds)]] = True
+        is_start[behind[behind < len(is_first)]] = True
 
 
 def _list_kinds(letters: str, has_numbers: bool) -> np.ndarray:
