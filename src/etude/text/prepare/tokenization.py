@@ -20,6 +20,7 @@ from etude.text.corpus.manifest import SPLITS, SplitEntry
 from etude.text.corpus.shard import Shard
 from etude.text.corpus.split_writer import SplitWriter
 from etude.text.prepare import corpus_report
+from etude.text.prepare.freed_memory import return_freed_memory
 from etude.text.prepare.linking import Linking
 from etude.text.prepare.messages import Arrays, Head, Message, bytes_to_array
 from etude.text.prepare.readers import Block, Position, ReadSettings, read_blocks
@@ -48,6 +49,7 @@ def encode_sources(
     progress: Callable[[int, int, int, int], None], linking: Linking | None = None,
 ) -> EncodingResult:  # fmt: skip
     """Write the shards. `progress` gets bytes read from disk, of how many, bytes of text, and documents."""
+    return_freed_memory()  # what the scan needed
     corpus = work.path(CORPUS)
     corpus.mkdir(exist_ok=True)
     tokenizer.save(corpus)
