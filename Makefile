@@ -43,9 +43,8 @@ $(STAMP): $(RUNTIME)
 	@touch $@
 
 # One thread a worker: two workers already fill two cores, and more threads than cores slow each other down.
-# Bytecode is written even where the environment says not to: some forty processes would compile the package again.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 check: $(STAMP)
 	$(BIN)/ruff check .
