@@ -290,8 +290,8 @@ def measure_overhead(name: str, sides: list[Side], small: bool) -> dict[str, Any
         f"{100 * result['ratio']:.1f} % of it (turns {' '.join(f'{ratio:.3f}' for ratio in ratios)}; goal 97 %)",
         flush=True,
     )
-    for words, found in zip(("plain", "FSDP2"), profiles, strict=True):
-        print(f"  {words}: computes for {found['busy']:.2f} of {found['whole']:.2f} ms, {found['kernels']:.0f} kernels")
+    for words, step in zip(("plain", "FSDP2"), profiles, strict=True):
+        print(f"  {words}: computes for {step['busy']:.2f} of {step['whole']:.2f} ms, {step['kernels']:.0f} kernels")
     return result
 
 

@@ -195,10 +195,10 @@ class MachineFacts(TypedDict):
 class Machine:
     """Device, precision, version of torch and measured speeds, saved in a file beside a study.
 
-    Where nothing is run (`reports`) they are those of the file, so that cells of another machine are found again.
+    Where nothing is run (`report_only`) they are those of the file, so that cells of another machine are found again.
     """
 
-    def __init__(self, path: Path | None, device: str | None = None, reports: bool = False) -> None:
+    def __init__(self, path: Path | None, device: str | None = None, report_only: bool = False) -> None:
         self.path = path
         saved: dict[str, Any] = {}
         if path is not None and path.is_file():
@@ -207,7 +207,7 @@ class Machine:
         if saved.get("device") != self.device:
             saved = {}
         self.precision: str = saved.get("precision") or peak.resolve_precision("auto", self.device)
-        self.torch_version: str = (saved.get("torch") if reports else None) or torch.__version__
+        self.torch_version: str = (saved.get("torch") if report_only else None) or torch.__version__
         self.speeds: dict[str, float] = saved.get("speeds", {})
 
     def fit_recipe(self, recipe: Recipe) -> Recipe:

@@ -114,14 +114,14 @@ class CellStore:
 
     def list_done(self) -> dict[str, str]:
         """Return the keys of all finished cells by their `settings_key`; of several versions, that of the latest."""
-        found: dict[str, tuple[str, str]] = {}
+        latest: dict[str, tuple[str, str]] = {}  # date and key
         for folder in sorted(self.folder.iterdir()) if self.folder.is_dir() else []:
             if "." in folder.name or self.state(folder.name) != "done":
                 continue
             result = self.result(folder.name)
             if name := result.get("settings_key"):
-                found[name] = max(found.get(name, ("", "")), (result.get("date", ""), folder.name))
-        return {name: key for name, (_, key) in found.items()}
+                latest[name] = max(latest.get(name, ("", "")), (result.get("date", ""), folder.name))
+        return {name: key for name, (_, key) in latest.items()}
 
     def has_run(self, key: str) -> bool:
         """Return whether the run of a finished cell is here; cells from elsewhere come without weights."""

@@ -121,9 +121,8 @@ class Plan:
     keep: bool = False  # the weights of transfers too
     dry: bool = False
     exact: bool = True  # False in a dry run without corpora: costs are estimates on a made-up text
-    done_before: dict[str, str] = field(
-        default_factory=dict
-    )  # settings_key -> cell of whichever version, if any may be
+    # settings_key -> finished cell of whichever version; empty where only this version counts
+    done_before: dict[str, str] = field(default_factory=dict)
     speeds: dict[str, float] = field(default_factory=dict)  # tokens a second, by entry
     rows: list[Row] = field(default_factory=list)
     cells: dict[str, Cell] = field(default_factory=dict)

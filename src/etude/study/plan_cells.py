@@ -128,8 +128,8 @@ def _choose_key(plan: Plan, depends: list[object], code: str, versions: list[obj
     """
     settings_key = hash_json(depends)
     key = hash_json([settings_key, code, versions])
-    if plan.store.state(key) != "done":
-        key = plan.done_before.get(settings_key, key)
+    if settings_key in plan.done_before and plan.store.state(key) != "done":
+        key = plan.done_before[settings_key]
     return {"key": key, "settings_key": settings_key, "code": code}
 
 

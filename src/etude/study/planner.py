@@ -34,17 +34,17 @@ def make_plan(
     device: str | None = None,
     dry: bool = False,
     keep: bool = False,
-    reports: bool = False,
+    report_only: bool = False,
     any_version: bool = False,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Plan:
     """Plan the whole grid. Prepares the corpora first; a dry run estimates those that do not exist.
 
-    reports: No cell will run, so the plan is that of the machine whose cells lie in the folder.
+    report_only: No cell will run, so the plan is that of the machine whose cells lie in the folder.
     any_version: Cells that another version of the code or of torch has done, with the same settings, text and data, are
         done.
     """
-    machine = Machine(folder / "machine.json", device, reports)
+    machine = Machine(folder / "machine.json", device, report_only)
     if not dry:
         machine.save()
     plan = Plan(study, folder, machine, TextSource(study.text, folder), data, keep, dry)

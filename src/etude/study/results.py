@@ -25,6 +25,7 @@ def collect(plan: Plan, errors: Mapping[str, str], registered: Mapping[str, Any]
     """Collect everything known about a study as JSON-ready data."""
     outcomes = StudyOutcomes(plan, errors)
     study = plan.study
+    done = {key: plan.store.result(key) for key in plan.cells if plan.store.state(key) == "done"}
     return {
         "format": "etude study", "version": 1,
         "name": study.name, "title": study.title or study.name, "question": study.question, "paper": study.paper,
@@ -32,9 +33,9 @@ def collect(plan: Plan, errors: Mapping[str, str], registered: Mapping[str, Any]
         "budget": {"kind": study.budget.kind, "amounts": study.budget.amounts, "epochs": study.epochs},
         "seeds": study.seeds.model_dump(), "rule": study.rule.model_dump(), "registered": dict(registered),
         "date": datetime.now(UTC).date().isoformat(),
-        "hardware": _list_facts(plan, "hardware") or describe_hardware(),
-        "versions": _list_facts(plan, "versions") or describe_versions(),
-        "code_versions": _count_code_versions(plan),
+        "hardware": _list_facts(done, "hardware") or describe_hardware(),
+        "versions": _list_facts(done, "versions") or describe_versions(),
+        "code_versions": _count_code_versions(plan, done),
         "device": plan.machine.device,
         "precision": _list_precisions(plan),
         "columns": [_describe_column(outcomes, column) for column in plan.columns],
@@ -60,20 +61,19 @@ def compare_settings(study: Study) -> list[dict[str, Any]]:
     return listed
 
 
-def _list_facts(plan: Plan, name: str) -> str:
+def _list_facts(done: Mapping[str, Mapping[str, Any]], name: str) -> str:
     """List what the finished cells say of the machines that they ran on: seldom the one that reports."""
-    done = (key for key in plan.cells if plan.store.state(key) == "done")
-    facts = {plan.store.result(key).get(name) for key in done}
+    facts = {result.get(name) for result in done.values()}
     return "; ".join(sorted(filter(None, facts)))
 
 
-def _count_code_versions(plan: Plan) -> int:
+def _count_code_versions(plan: Plan, done: Mapping[str, Mapping[str, Any]]) -> int:
     """Count the versions of the code by which cells of one kind were done: more than one with `any_version` alone."""
     code: dict[tuple[object, ...], set[str]] = {}
-    for key, cell in plan.cells.items():
-        if plan.store.state(key) == "done":
-            place = (cell.kind, cell.position.get("row"), cell.position.get("column"))
-            code.setdefault(place, set()).add(plan.store.result(key).get("code", ""))
+    for key, result in done.items():
+        cell = plan.cells[key]
+        place = (cell.kind, cell.position.get("row"), cell.position.get("column"))
+        code.setdefault(place, set()).add(result.get("code", ""))
     return max(map(len, code.values()), default=1)
 
 

@@ -101,7 +101,7 @@ def run(
             data=None if data is None else Path(data),
             device=device,
             keep=keep,
-            reports=not work,
+            report_only=not work,
             any_version=any_version,
             on_progress=on_progress,
         )
@@ -200,7 +200,7 @@ def run_several(
                 folder,
                 data=None if data is None else Path(data),
                 device=device,
-                reports=not work,
+                report_only=not work,
                 any_version=any_version,
                 on_progress=on_progress,
             )

@@ -123,9 +123,9 @@ class BatchEncoder:
         assert self.pre_tokenizer is not None
         is_plain = np.ones(len(spans), bool) if self.surfaces else self.pre_tokenizer.find_plain(spans)
         inputs = self.pre_tokenizer.to_model_inputs(spans if is_plain.all() else spans.select(np.flatnonzero(is_plain)))
-        found = list(map(self.pre_tokenizer.model.tokenize, inputs))
-        lengths = np.fromiter(map(len, found), np.int64, len(found))
-        ids = np.array([token.id for tokens in found for token in tokens], np.uint32)
+        tokenized = list(map(self.pre_tokenizer.model.tokenize, inputs))
+        lengths = np.fromiter(map(len, tokenized), np.int64, len(tokenized))
+        ids = np.array([token.id for tokens in tokenized for token in tokens], np.uint32)
         flagged = ids | np.where(np.isin(ids, self.space_ids), WHITE_SPACE, np.uint32(0))
         flagged[(np.cumsum(lengths) - lengths)[lengths > 0]] |= WORD_START
         if self.surfaces:  # one token a word
