@@ -7,7 +7,8 @@
 # written again after each; a later call, on another machine too, goes on with IMPORT=FOLDER, where these files lie.
 # DATA holds corpora/{enwiki,kowiki}_train.txt.xz and tasks/{multi30k_en_fr,tatoeba_en_ko,jhe_ko_en,park_news_ko_en}; OUT gets
 # the reports (reports.tgz) and the log of each study. PYTHON, WORKERS (of attention-helps), MORE_WORKERS (of the other) and WORK
-# (a folder that stays, so that a second call goes on) may be set. Cells are small: NVIDIA's MPS daemon is started where it is.
+# (a folder that stays, so that a second call goes on) and STUDIES (one of the two alone) may be set. Cells are small: NVIDIA's
+# MPS daemon is started where it is.
 set -u
 data=$(cd "$1" && pwd) out=$2
 shift 2
@@ -56,11 +57,12 @@ run() {
     echo "$study: exit $?, $(($(date +%s) - started)) s"
     tail -n 25 "$out/$study.log"
 }
-run attention-helps pairs "${WORKERS:-6}" "$@" &
-run translation-pretraining text "${MORE_WORKERS:-10}" "$@" &
+studies=${STUDIES:-attention-helps translation-pretraining}
+[[ $studies == *attention-helps* ]] && run attention-helps pairs "${WORKERS:-6}" "$@" &
+[[ $studies == *translation-pretraining* ]] && run translation-pretraining text "${MORE_WORKERS:-10}" "$@" &
 wait
 files=()
-for study in attention-helps translation-pretraining; do
+for study in $studies; do
     for file in report.html results.json table.md study.yaml registered.json; do
         [ -f "$work/$study/$file" ] && files+=("$study/$file")
     done

@@ -14,9 +14,9 @@ from etude.study.report.translations import localize_svg
 from etude.study.sections import Localized
 
 WIDTH, HEIGHT = 400, 264
-LEFT, RIGHT, TOP, BOTTOM = 34, 104, 12, 40  # margins; names stand to the right of what they name
+LEFT, RIGHT, TOP, BOTTOM = 34, 126, 12, 40  # margins; names stand to the right of what they name
 NAME_GAP = 14  # between two names
-MAX_LETTERS, LETTER_WIDTH = 15, 7.4  # letters of a name, and their width
+MAX_LETTERS, LETTER_WIDTH = 17, 7.4  # letters of a name, and their width
 STRIP_WIDTH, STRIP_MARGIN = 240, 8  # width of a strip, and room for its dots at both ends
 
 
