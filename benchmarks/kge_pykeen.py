@@ -127,6 +127,7 @@ def build_recipe(options: argparse.Namespace, seed: int, share: int = 1, compile
             "objective.share": share,
             "objective.row_tokens": max(share, 128),
             "objective.subsampling": False,
+            "objective.filter_negatives": False,  # PyKEEN does not look either
             "train.steps": 1,
             "train.batch_tokens": options.batch,
             "train.lr": options.lr,

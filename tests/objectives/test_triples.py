@@ -279,6 +279,33 @@ def test_a_row_that_does_not_fill_its_last_group_scores_the_same() -> None:
     torch.testing.assert_close(positive.double(), expected[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("share", "split"), [(1, "train"), (8, "train"), (4, "valid")])
+def test_filtered_negatives_are_those_that_no_train_triple_says_are_true(share: int, split: str) -> None:
+    rng = np.random.default_rng(1)
+    triples = np.unique(
+        np.stack([rng.integers(0, 12, 150), rng.integers(0, 2, 150), rng.integers(0, 12, 150)], 1), axis=0
+    )
+    triples = rng.permutation(triples)
+    names = [f"e{number}" for number in range(12)]
+    graph = Graph.from_triples(triples[7:], names, ["r0", "r1"], valid=triples[:7])
+    train = set(map(tuple, triples[7:].tolist()))
+    model, objective = make(graph, negatives=9, share=share, filter_negatives=True)
+    row = objective.rows(GraphSplit(graph, split), 0)[0]
+    batch = objective.batch([row], Chance(0, 0))
+    _, negative = objective.score(model, batch)
+    left_out = (negative == NO_NEGATIVE).tolist()
+    kinds = set()
+    for place, (head, relation, tail) in enumerate(row.triples.tolist()):
+        for number, entity in enumerate(batch.negatives[place // share].tolist()):
+            is_head = bool(batch.wants_head[place])
+            replaced = (entity, relation, tail) if is_head else (head, relation, entity)
+            is_answer = entity == (head if is_head else tail)
+            kinds.add((is_answer, replaced in train))
+            assert left_out[place][number] == (is_answer or replaced in train), (place, number)
+    assert len(kinds) >= 3  # an answer, another true triple, and a false one were drawn
+    assert "train_pairs" not in objective.state_dict()  # a run does not keep what its graph has
+
+
 # --- cost, problems, learning -----------------------------------------------------------------------
 
 
@@ -322,7 +349,10 @@ def test_problems_of_a_graph_are_named() -> None:
 def test_steps_on_a_gpu_are_recorded_and_agree_with_the_cpu(recipe: str, share: int, tmp_path: Path) -> None:
     weights = {}
     for device in ("cpu", "cuda"):
-        changes = {"train.steps": 12, "train.workers": 0, "train.precision": "float32", "objective.share": share}
+        changes = {
+            "train.steps": 12, "train.workers": 0, "train.precision": "float32", "objective.share": share,
+            "objective.filter_negatives": True,
+        }  # fmt: skip
         loaded = Recipe.load(recipe, changes)
         source = open_source(ring(), loaded)
         resolved = resolve_for(loaded, source)

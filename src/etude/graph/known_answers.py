@@ -37,13 +37,23 @@ class KnownAnswers:
         """Index the triples of all splits."""
         return cls.from_triples(np.concatenate([graph.triples(split) for split in graph.splits]), len(graph.relations))
 
-    def find(self, known: np.ndarray, relations: np.ndarray, wants_head: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (queries (A,), answers (A,)): all known answers of some queries, each with the number of its query."""
+    def number(self, known: np.ndarray, relations: np.ndarray, wants_head: np.ndarray) -> np.ndarray:
+        """Return the numbers of some queries (Q,), their places in `keys`; -1 where nothing completes one."""
         keys = (known.astype(np.int64) * self.relations + relations) * 2 + wants_head
         places = np.searchsorted(self.keys, keys).clip(max=len(self.keys) - 1)
-        is_known = self.keys[places] == keys
-        first = np.where(is_known, self.starts[places], 0)
-        counts = np.where(is_known, self.starts[places + 1] - first, 0)
-        queries = np.repeat(np.arange(len(keys)), counts)
+        return np.where(self.keys[places] == keys, places, -1)
+
+    def find(self, known: np.ndarray, relations: np.ndarray, wants_head: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (queries (A,), answers (A,)): all known answers of some queries, each with the number of its query."""
+        numbers = self.number(known, relations, wants_head)
+        is_known = numbers >= 0
+        first = np.where(is_known, self.starts[numbers], 0)
+        counts = np.where(is_known, self.starts[numbers + 1] - first, 0)
+        queries = np.repeat(np.arange(len(numbers)), counts)
         within = np.arange(len(queries)) - np.repeat(np.cumsum(counts) - counts, counts)
         return queries, self.answers[first[queries] + within]
+
+    def list_pairs(self, entities: int) -> np.ndarray:
+        """Return every (query, answer) as one number, query * entities + answer, ascending; (2 T,) int64."""
+        queries = np.repeat(np.arange(len(self.keys)), np.diff(self.starts))
+        return queries * entities + self.answers

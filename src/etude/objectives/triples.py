@@ -9,8 +9,10 @@ half ("uniform"), or the head with tph / (tph + hpt) of its relation ("bernoulli
 other side makes a query, so the replaced entities of a triple are candidates of one query, and the score of all of them
 is one product or one kernel. `share` triples in a row have the same negatives (as in PyTorch-BigGraph, Lerer et al.
 2019): their queries and candidates form a full table, whose vectors are read, and whose gradients are written, `share`
-times less often. A drawn entity that is the answer itself is left out; one that is another true answer is not
-(neither TransE's paper nor PyKEEN look; RotatE's code does).
+times less often. A drawn entity that is the answer itself is left out. One that is another answer in the train triples
+is left out with `filter_negatives`, as RotatE's code does (TransE's paper and PyKEEN do not look): self-adversarial
+weights would fall on it, since it scores high. The device looks candidates up by a binary search in all true pairs of a
+query and an answer.
 
 Every draw is a hash of (seed, step, row, position): a resume is a seek, and as the triples that share negatives lie in
 one row, micro-batches do not change a step.
@@ -54,6 +56,7 @@ class Settings(ReadsGraph):
     adversarial: float = Field(default=0.0, ge=0, description="alpha of self-adversarial negatives; 0: all weigh alike")
     negatives: int = Field(default=1, ge=1, description="replaced entities for each triple")
     corrupt: Literal["uniform", "bernoulli"] = "uniform"
+    filter_negatives: bool = Field(default=False, description="leave out drawn entities that a train triple has")
     share: int = Field(default=1, ge=1, description="triples that have the same negatives; divides row_tokens")
     subsampling: bool = Field(default=False, description="frequent (head, relation) and (relation, tail) weigh less")
     row_tokens: int = Field(default=128, ge=1, description="triples of a row")
@@ -76,6 +79,7 @@ class TripleBatch(Batch):
     wants_head: Tensor  # (B,) bool
     negatives: Tensor  # (G, n) int64: the candidates of each group of `share` triples
     weights: Tensor | None = None  # (B,) float32
+    queries: Tensor | None = None  # (B,) int64: the number of each query among those that train triples answer, or -1
     # of a short row, whose last group is filled up with its last triple: the triple at each place of the groups, and
     # the place of each triple
     grouped: Tensor | None = None  # (G * share,) int64
@@ -85,11 +89,15 @@ class TripleBatch(Batch):
 class Triples(PretrainingObjective[GraphEmbedding, TripleRow, TripleBatch, GraphSplit]):
     """Tells true triples from corrupted ones."""
 
+    train_pairs: Tensor | None
+
     def __init__(self, settings: Settings, model: GraphEmbedding) -> None:
         super().__init__()
         self.settings, self.entities = settings, model.vocab
         self.row_tokens = settings.row_tokens
         self.known: KnownAnswers | None = None  # of the graph whose rows were asked for: ranks are filtered by it
+        self.train_answers: KnownAnswers | None = None  # of its train triples: negatives are filtered by it
+        self.register_buffer("train_pairs", None, persistent=False)  # (P,) int64: train_answers.list_pairs
 
     # --- on the host --------------------------------------------------------------------------------
 
@@ -98,6 +106,9 @@ class Triples(PretrainingObjective[GraphEmbedding, TripleRow, TripleBatch, Graph
         settings, graph = self.settings, corpus.graph
         if self.known is None:
             self.known = KnownAnswers.from_graph(graph)
+        if settings.filter_negatives and self.train_answers is None:
+            self.train_answers = KnownAnswers.from_triples(graph.triples("train"), len(graph.relations))
+            self.train_pairs = torch.from_numpy(self.train_answers.list_pairs(self.entities))
         shares = weights = None
         if settings.corrupt == "bernoulli":
             shares = head_shares(graph.triples("train"), len(graph.relations))
@@ -141,10 +152,12 @@ class Triples(PretrainingObjective[GraphEmbedding, TripleRow, TripleBatch, Graph
         wants_head = coins < (0.5 if first.head_shares is None else np.concatenate([row.head_shares for row in rows]))
         weights = None if first.weights is None else np.concatenate([row.weights for row in rows])
         count = len(triples)
+        known = np.where(wants_head, triples[:, 2], triples[:, 0])
+        queries = None if self.train_answers is None else self.train_answers.number(known, triples[:, 1], wants_head)
         grouped, places = _fill_groups(sizes, groups, settings.share)
         terms = {"margin": ("loss",), "logistic": ("positive", "negative"), "softmax": ("loss",)}[settings.loss]
         return TripleBatch(
-            tokens=torch.from_numpy(np.where(wants_head, triples[:, 2], triples[:, 0])),
+            tokens=torch.from_numpy(known),
             positions=torch.zeros(count, dtype=torch.int64),
             segments=None,
             layout=Layout.from_bounds(np.array([0, count]), count),
@@ -156,6 +169,7 @@ class Triples(PretrainingObjective[GraphEmbedding, TripleRow, TripleBatch, Graph
             wants_head=torch.from_numpy(wants_head),
             negatives=torch.from_numpy(negatives),
             weights=None if weights is None else torch.from_numpy(weights),
+            queries=None if queries is None else torch.from_numpy(queries),
             grouped=grouped,
             places=places,
         )
@@ -187,13 +201,12 @@ class Triples(PretrainingObjective[GraphEmbedding, TripleRow, TripleBatch, Graph
         known, answers, replaced = model.vectors(numbers).split([count, count, groups * candidates])
         queries = model.score.queries(known, model.relations(batch.relations), batch.wants_head)  # (B, D)
         positive = model.score.score_rows(queries, answers)
-        own, share = batch.answers, self.settings.share
+        share = self.settings.share
         if batch.grouped is not None:
-            queries, own = queries[batch.grouped], own[batch.grouped]
+            queries = queries[batch.grouped]
         negative = model.score.score_pairs(queries.view(groups, share, -1), replaced.view(groups, candidates, -1))
-        negative = negative.masked_fill(own.view(groups, share, 1) == batch.negatives[:, None], NO_NEGATIVE)
         negative = negative.view(groups * share, candidates)
-        return positive, negative if batch.places is None else negative[batch.places]
+        return positive, self._leave_out_answers(negative if batch.places is None else negative[batch.places], batch)
 
     def _score_by_number(self, model: GraphEmbedding, batch: TripleBatch) -> tuple[Tensor, Tensor]:
         """The same where each triple has its own negatives and a kernel reads them from the table.
@@ -202,9 +215,21 @@ class Triples(PretrainingObjective[GraphEmbedding, TripleRow, TripleBatch, Graph
         """
         known, answers = model.vectors(torch.cat([batch.tokens, batch.answers])).chunk(2)
         queries = model.score.queries(known, model.relations(batch.relations), batch.wants_head)  # (B, D)
-        negative = model.score_by_number(queries, batch.negatives)
-        negative = negative.masked_fill(batch.answers[:, None] == batch.negatives, NO_NEGATIVE)
+        negative = self._leave_out_answers(model.score_by_number(queries, batch.negatives), batch)
         return model.score.score_rows(queries, answers), negative
+
+    def _leave_out_answers(self, scores: Tensor, batch: TripleBatch) -> Tensor:
+        """Return the scores of the negatives (B, n), far below all others where the drawn entity is an answer."""
+        negatives = batch.negatives.repeat_interleave(self.settings.share, 0)
+        if batch.places is not None:
+            negatives = negatives[batch.places]  # (B, n)
+        is_answer = negatives == batch.answers[:, None]
+        if batch.queries is not None:
+            assert self.train_pairs is not None  # there since rows were asked for, as queries are
+            pairs = batch.queries[:, None] * self.entities + negatives  # below zero where train triples know no answer
+            found = torch.searchsorted(self.train_pairs, pairs).clamp(max=len(self.train_pairs) - 1)
+            is_answer = is_answer | (self.train_pairs[found] == pairs)
+        return scores.masked_fill(is_answer, NO_NEGATIVE)
 
     def flops(self, model: GraphEmbedding, batch: TripleBatch) -> int:
         triples = batch.size
