@@ -64,11 +64,10 @@ def on_page_content(html: str, **_: Any) -> str:
     return PICTURE.sub(_inline, formulas.draw_formulas(html))
 
 
-def on_post_page(output: str, page: Page, **_: Any) -> str:
-    """Korean pages say so: lines then break between words, and a screen reader speaks Korean."""
-    if page.file.src_uri.startswith("ko/"):
-        return output.replace('<html lang="en"', '<html lang="ko"', 1)
-    return output
+def on_page_context(context: Any, page: Page, config: MkDocsConfig, **_: Any) -> Any:
+    """Korean pages have Korean labels and say their language: lines break between words, a screen reader speaks Korean."""
+    config.theme["language"] = "ko" if page.file.src_uri.startswith("ko/") else "en"
+    return context
 
 
 def _inline(match: re.Match[str]) -> str:

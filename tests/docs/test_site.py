@@ -34,11 +34,13 @@ def test_pages_name_nothing_outside(site: Path) -> None:
     assert not [page.name for page in pages if loading.search(page.read_text(encoding="utf-8"))]
 
 
-def test_korean_pages_say_their_language(site: Path) -> None:
+def test_korean_pages_say_their_language_and_have_its_labels(site: Path) -> None:
     """Without it lines break inside words: the style asks for the page's language."""
-    assert '<html lang="en"' in (site / "index.html").read_text(encoding="utf-8")
-    for page in (site / "ko").rglob("*.html"):
-        assert '<html lang="ko"' in page.read_text(encoding="utf-8"), page.name
+    english = (site / "index.html").read_text(encoding="utf-8")
+    assert '<html lang="en"' in english and 'placeholder="Search"' in english
+    pages = [page.read_text(encoding="utf-8") for page in (site / "ko").rglob("*.html")]
+    assert pages
+    assert all('<html lang="ko"' in page and 'placeholder="검색"' in page for page in pages)
 
 
 def test_a_browser_asks_for_nothing_outside(site: Path) -> None:
