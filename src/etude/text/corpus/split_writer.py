@@ -121,12 +121,11 @@ class SplitWriter:
         paths = [path for _, path in self._list_files()]
         self.full_shards.append({
             "tokens": self.size["tokens"], "documents": self.size["documents"], "sentences": self.size["sentences"],
-            "files": {path.name: {"bytes": path.stat().st_size} for path in paths},
+            # hashed while its bytes are still in memory: at the end a large corpus would be read again from the disk
+            "files": {path.name: {"bytes": path.stat().st_size, "sha256": hash_file(path)} for path in paths},
         })  # fmt: skip
         self._start_shard()
-        if self.upload is not None:  # it will not be here when all shards are hashed
-            for path in paths:
-                self.full_shards[-1]["files"][path.name]["sha256"] = hash_file(path)
+        if self.upload is not None:
             self.upload.add(paths)
 
     def _flush(self, close: bool) -> None:
@@ -163,13 +162,9 @@ class SplitWriter:
                 self.upload.add([self.folder / name for name in shard["files"]])
 
     def finish(self) -> SplitEntry:
-        """Close the last shard and hash all files; return the split's entry in the manifest."""
+        """Close the last shard; return the split's entry in the manifest."""
         self._close_shard()
         np.save(self.folder / COUNTS, self.counts, allow_pickle=False)
-        for shard in self.full_shards:
-            for name, file in shard["files"].items():
-                if "sha256" not in file:
-                    file["sha256"] = hash_file(self.folder / name)
         path = self.folder / COUNTS
         if self.upload is not None:
             self.upload.send(path)
