@@ -65,7 +65,7 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def on_page_context(context: Any, page: Page, config: MkDocsConfig, **_: Any) -> Any:
-    """Korean pages have Korean labels and say their language: lines break between words, a screen reader speaks Korean."""
+    """Korean pages have Korean labels and say so: lines break between words, a screen reader speaks Korean."""
     config.theme["language"] = "ko" if page.file.src_uri.startswith("ko/") else "en"
     return context
 
