@@ -110,6 +110,16 @@ def test_unequal_line_counts_and_empty_sides_of_two_files(tmp_path: Path) -> Non
         prepare(tmp_path / "p.en", tmp_path / "c", "char", pairs="en,ko")
 
 
+def test_a_damaged_side_is_the_one_that_is_named(tmp_path: Path) -> None:
+    for damaged, whole in (("en", "ko"), ("ko", "en")):
+        paths = {path.suffixes[0][1:]: path for path in write(tmp_path / damaged, "gz")}
+        packed = paths[damaged].read_bytes()
+        paths[damaged].write_bytes(packed[: len(packed) // 2])
+        with pytest.raises(UserError, match="damaged") as caught:
+            prepare(list(paths.values()), tmp_path / "c", "char", pairs="en,ko")
+        assert str(paths[damaged]) in str(caught.value) and str(paths[whole]) not in str(caught.value)
+
+
 def test_a_side_without_tokens_is_refused(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text('{"en": "a b", "ko": "\\u200b"}\n')
     with pytest.raises(UserError, match=r"p.jsonl, line 1: the target .* has no token"):

@@ -23,7 +23,7 @@ from etude.text.prepare import readers
 from etude.text.prepare.documents import Documents, parse_documents
 from etude.text.prepare.readers import Position, ReadSettings, read_blocks
 from etude.text.prepare.record_filter import parse_filter
-from etude.text.prepare.sources import find_sources
+from etude.text.prepare.sources import SourceFile, find_sources
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "": lambda data: data, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress,
@@ -125,6 +125,24 @@ def test_small_files_share_blocks_and_order_is_by_name(tmp_path: Path) -> None:
     assert read(tmp_path, ReadSettings(one_document=True)).texts[0] == "document 1\n\nand 1"
 
 
+def test_work_grows_with_the_number_of_files_and_not_with_its_square(tmp_path: Path) -> None:
+    asked = 0
+
+    class CountedFile(SourceFile):
+        def __getattribute__(self, name: str) -> Any:
+            nonlocal asked
+            asked += name == "size"
+            return super().__getattribute__(name)
+
+    paths = [tmp_path / f"{number:03}.txt" for number in range(200)]
+    for path in paths:
+        path.write_text("a few words")
+    files = [CountedFile(str(path), "text", "", 11) for path in paths]
+    blocks = list(read_blocks(files, ReadSettings(), Position()))
+    assert sum(len(block.parts) for block in blocks) == 200 and blocks[-1].disk == 200 * 11
+    assert asked < 10 * len(files)
+
+
 def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:
     texts = ["a\u2028b\u0085c\u000bd\u001ce\rf", "next"]
     for kind in (".jsonl", ".txt", ".csv", ".tsv"):
@@ -216,10 +234,11 @@ def problem(tmp_path: Path, name: str, data: bytes, **read_settings: Any) -> str
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv"])
-def test_invalid_utf8_is_told_by_its_byte(tmp_path: Path, name: str) -> None:
+def test_invalid_utf8_is_told_by_its_line_and_byte(tmp_path: Path, name: str) -> None:
     start = {"a.txt": "좋아 ", "a.jsonl": '{"text": "좋아 ', "a.csv": "text\n좋아 "}[name].encode()
     end = {"a.txt": b" end", "a.jsonl": b' end"}', "a.csv": b" end\n"}[name]
     message = problem(tmp_path, name, start + b"\xff" + end)
+    assert f"{name}, line {start.count(10) + 1}, " in message
     assert f"byte {len(start)} " in message and "--errors replace" in message
     assert read(tmp_path / name, ReadSettings(errors="replace")).texts == ["좋아 \ufffd end"]
 
@@ -227,7 +246,10 @@ def test_invalid_utf8_is_told_by_its_byte(tmp_path: Path, name: str) -> None:
 def test_invalid_utf8_far_into_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "BLOCK_BYTES", 1 << 10)
     good = "한 줄이다.\n\n".encode() * 500
-    assert f"byte {len(good) + 1} " in problem(tmp_path, "a.txt", good + b"x\xc3\x28" + good)
+    message = problem(tmp_path, "a.txt", good + b"x\xc3\x28" + good)
+    assert "line 1001, " in message and f"byte {len(good) + 1} " in message
+    rows = b"text\n" + "한 줄이다.\n".encode() * 500
+    assert "line 502, " in problem(tmp_path, "a.csv", rows + b"x\xc3\x28\n")
 
 
 @pytest.mark.parametrize(
@@ -244,7 +266,8 @@ def test_binary_files_are_refused(tmp_path: Path, data: bytes, word: str) -> Non
 
 def test_a_zero_byte_later_on_is_damage(tmp_path: Path) -> None:
     data = b"x" * 70_000 + b"\n\n" + b"y\0z"
-    assert "byte 70003 is 0" in problem(tmp_path, "a.txt", data)
+    message = problem(tmp_path, "a.txt", data)
+    assert "line 3, " in message and "byte 70003 is 0" in message
     assert read(tmp_path / "a.txt", ReadSettings(errors="replace")).texts[-1] == "y\ufffdz"
 
 
@@ -270,6 +293,13 @@ def test_damaged_archives(tmp_path: Path, packing: str) -> None:
 def test_bad_records_are_told_by_their_line(tmp_path: Path, data: bytes, words: list[str]) -> None:
     message = problem(tmp_path, "a.jsonl", data)
     assert all(word in message for word in words), message
+
+
+def test_half_a_surrogate_pair_in_an_ernie_record_is_told_by_its_line(tmp_path: Path) -> None:
+    data = b'{"sentences": [{"wordpieces": ["a\\ud800", "b"], "qid": [null, "Q1"]}]}\n'
+    read_settings = {"text_field": "sentences", "fields": ("sentences",), "anchors": "ernie"}
+    assert "line 1: character 1 of 'sentences'" in problem(tmp_path, "a.jsonl", data, **read_settings)
+    assert read(tmp_path / "a.jsonl", ReadSettings(**read_settings, errors="replace")).texts == ["a\ufffd b"]
 
 
 def test_lone_surrogates_can_be_replaced(tmp_path: Path) -> None:

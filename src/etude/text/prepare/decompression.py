@@ -8,11 +8,12 @@ import hashlib
 import io
 import lzma
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
-from etude.errors import UserError
+from etude.errors import UserError, WriteError
 from etude.text.prepare.sources import SourceFile
 from etude.text.prepare.zstd_stream import open_zstd
 from etude.text.remote.urls import is_url
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 DECOMPRESSION_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)  # what reading a broken archive raises
+
+
+@contextmanager
+def explain_damage(path: str) -> Iterator[None]:
+    """Raise UserError, naming the file, where it cannot be unpacked or read."""
+    try:
+        yield
+    except DECOMPRESSION_ERRORS as problem:
+        raise UserError(f"{path} is damaged and cannot be unpacked: {problem}.") from None
+    except WriteError:  # a store that does not answer: what is done stays
+        raise
+    except OSError as problem:
+        raise UserError(f"{path} cannot be read: {problem.strerror or problem}.") from None
 
 
 class _Readable(Protocol):

@@ -101,12 +101,14 @@ def _decode(part: BlockPart, data: bytes, errors: str) -> str:
     try:
         text = data.decode("utf-8", errors)
     except UnicodeDecodeError as problem:
-        raise build_utf8_error(part.file, part.offset + problem.start) from None
+        line = part.line + data.count(b"\n", 0, problem.start)
+        raise build_utf8_error(part.file, line, part.offset + problem.start) from None
     if "\0" in text:
         if errors == "strict":
-            place = part.offset + data.index(b"\0")
+            place = data.index(b"\0")
+            line = part.line + data.count(b"\n", 0, place)
             hint = "Leave the file out, or go on with --errors replace."
-            raise UserError(f"{part.file} is binary or damaged: byte {place} is 0. {hint}")
+            raise UserError(f"{part.file}, line {line}, is binary or damaged: byte {part.offset + place} is 0. {hint}")
         text = text.replace("\0", "\ufffd")
     return text
 
@@ -184,7 +186,8 @@ def _parse_records(
 
 def _read_anchored(record: dict[str, object], settings: ReadSettings, place: str) -> AnchoredText:
     if settings.anchors == "ernie":
-        return read_ernie_record(record, place)
+        anchored = read_ernie_record(record, place)
+        return AnchoredText(_check_text(anchored.text, "sentences", settings, place), anchored.anchors)
     text = _get_text(record, settings.text_field, settings, place)
     return remove_wiki_links(text) if settings.anchors == "wiki" else read_entities(record, text, place)
 
@@ -209,6 +212,11 @@ def _get_text(record: dict[str, object], name: str, settings: ReadSettings, plac
     text = record[name]
     if not isinstance(text, str):
         raise UserError(f"{place}: the field '{name}' is {json.dumps(text)[:40]}, not text.")
+    return _check_text(text, name, settings, place)
+
+
+def _check_text(text: str, name: str, settings: ReadSettings, place: str) -> str:
+    """Return the text of a field without halves of surrogate pairs; UserError where they may not be replaced."""
     try:
         if not text.isascii():
             text.encode()

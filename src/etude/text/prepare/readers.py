@@ -11,17 +11,17 @@ import csv
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from typing import BinaryIO
 
 import numpy as np
 
-from etude.errors import UserError, WriteError, suggest_name
+from etude.errors import UserError, suggest_name
 from etude.extras import require
 from etude.text.encodings import suggest_encoding
-from etude.text.prepare.decompression import DECOMPRESSION_ERRORS, InputFile
+from etude.text.prepare.decompression import InputFile, explain_damage
 from etude.text.prepare.sources import HUB, SOURCE_SIDE, TARGET_SIDE, SourceFile, refuse_binary
 from etude.text.prepare.tmx import read_units
 from etude.text.remote.urls import is_url
@@ -107,12 +107,12 @@ def read_blocks(
     settings: ReadSettings,
     start: Position,
     on_hash: Callable[[int, str], None] | None = None,
-) -> Iterator[Block]:
+) -> Generator[Block]:
     """Yield all blocks of a source from `start` on.
 
     `on_hash` gets the SHA-256 of each file that was read in full.
     """
-    before = [sum(file.size for file in files[:number]) for number in range(len(files))]
+    before = [0, *accumulate(file.size for file in files)]  # bytes of the files before each
     block = Block()
     for number in range(start.file, len(files)):
         file = files[number]
@@ -121,22 +121,17 @@ def read_blocks(
         encoding = settings.encoding if file.format in TEXT_FORMATS else None
         input_file = InputFile(file, on_hash is not None and offset == 0, encoding)
         try:
-            for piece in _read_pieces(input_file, kind, settings, offset, line):
-                part = BlockPart(file.path, kind, piece.offset, piece.line, len(piece.payload), piece.cut)
-                block.parts.append(part)
-                block.payload += piece.payload
-                block.after = Position(number, piece.next_offset, piece.next_line)
-                block.disk = before[number] + input_file.position()
-                if 4 * len(block.payload) >= 3 * BLOCK_BYTES:
-                    yield block
-                    block = Block()
-            digest = input_file.finish()
-        except DECOMPRESSION_ERRORS as problem:
-            raise UserError(f"{file.path} is damaged and cannot be unpacked: {problem}.") from None
-        except WriteError:  # a store that does not answer: what is done stays
-            raise
-        except OSError as problem:
-            raise UserError(f"{file.path} cannot be read: {problem.strerror or problem}.") from None
+            with explain_damage(file.path):
+                for piece in _read_pieces(input_file, kind, settings, offset, line):
+                    part = BlockPart(file.path, kind, piece.offset, piece.line, len(piece.payload), piece.cut)
+                    block.parts.append(part)
+                    block.payload += piece.payload
+                    block.after = Position(number, piece.next_offset, piece.next_line)
+                    block.disk = before[number] + input_file.position()
+                    if 4 * len(block.payload) >= 3 * BLOCK_BYTES:
+                        yield block
+                        block = Block()
+                digest = input_file.finish()
         finally:
             input_file.close()
         if on_hash is not None and digest is not None:
@@ -275,9 +270,15 @@ def _read_sides(input_file: InputFile, settings: ReadSettings, skip: int) -> Ite
     """Yield line i of the source side and line i of the target side as one record."""
     target = input_file.file.target_side
     assert target is not None and settings.pairs is not None
-    target_file = InputFile(target, hashing=False, encoding=settings.encoding)
+    with explain_damage(target.path):
+        target_file = InputFile(target, hashing=False, encoding=settings.encoding)
+
+    def read_targets() -> Iterator[str]:
+        with explain_damage(target.path):  # it is this file then, not the one that its source side is read from
+            yield from _decode_lines(target_file, settings.errors)
+
     try:
-        sides = (_decode_lines(side, settings.errors) for side in (input_file, target_file))
+        sides = _decode_lines(input_file, settings.errors), read_targets()
         for number, lines in enumerate(zip_longest(*sides), start=1):
             if None in lines:
                 shorter, longer = (target, input_file.file) if lines[1] is None else (input_file.file, target)
@@ -306,7 +307,8 @@ def _decode_lines(input_file: InputFile, errors: str) -> Iterator[str]:
         try:
             text = piece.payload.decode("utf-8", errors)
         except UnicodeDecodeError as problem:
-            raise build_utf8_error(input_file.file.path, piece.offset + problem.start) from None
+            line = piece.line + piece.payload.count(b"\n", 0, problem.start)
+            raise build_utf8_error(input_file.file.path, line, piece.offset + problem.start) from None
         lines = text.split("\n")
         last = lines.pop()
         yield from (line + "\n" for line in lines)
@@ -374,10 +376,10 @@ def _require_columns(path: str, settings: ReadSettings, names: list[str], what: 
             raise UserError(f"{path} has no {what} '{name}' to read text from ({option}).{suggest_name(name, names)}")
 
 
-def build_utf8_error(path: str, offset: int) -> UserError:
+def build_utf8_error(path: str, line: int, offset: int) -> UserError:
     """The message on invalid UTF-8: what the file looks like, and the options to go on."""
     hint = suggest_encoding(path) or " etude prepare reads other encodings with --encoding, such as --encoding cp1252."
     return UserError(
-        f"{path} is not UTF-8: byte {offset} is invalid.{hint} Or go on with --errors replace, which puts U+FFFD in "
-        "its place."
+        f"{path}, line {line}, is not UTF-8: byte {offset} is invalid.{hint} Or go on with --errors replace, which "
+        "puts U+FFFD in its place."
     )
