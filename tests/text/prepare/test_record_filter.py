@@ -14,6 +14,7 @@ from etude.text.prepare.record_filter import parse_filter
 RECORD: dict[str, Any] = {
     "score": 3, "ratio": 0.5, "lang": "ko", "draft": False, "title": "The 'x' y", "none": None, "number_text": "12.5",
     "meta": {"kind": "news", "deep": {"n": 4}}, "a.b": "dotted", "yes": "true",
+    "law": "Act 7 of 2020, version 1.10, a true copy", "draft_text": "False", "empty": " ",
 }  # fmt: skip
 
 
@@ -28,6 +29,10 @@ RECORD: dict[str, Any] = {
         ("meta.kind==news", True), ("meta.deep.n>3", True), ("a.b==dotted", True), ("title contains y", True),
         (r'title == "The \'x\' y"', True), ("title contains z", False), ("draft==false", True), ("yes==true", True),
         ("lang>=ka and lang<kz", True), ("lang>3", False), ("score>-1e3", True), ("not not draft", False),
+        ("law contains 2020", True), ("law contains 2021", False), ("not law contains 2020", False),
+        ("law contains 1.10", True), ("law contains 1.1.0", False), ("law contains true", True),
+        ("draft_text", False), ("not draft_text", True), ("empty", False), ("yes", True), ("title", True),
+        ("law contains null", False), ('law contains "7 of"', True),
         ("score==3 or lang==en and draft", True), ("(score==3 or lang==en) and draft", False),
     ],
 )  # fmt: skip

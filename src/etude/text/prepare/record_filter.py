@@ -7,8 +7,9 @@
     value      = number | "text" | 'text' | true | false | null | a bare word
 
 A field may be reached through objects (`meta.lang`). A field that a record lacks is null, and null compares as false
-with everything but null. Text is compared with a number as a number (CSV has nothing but text). Parsed, not
-evaluated: no Python code in it is ever run.
+with everything but null. CSV has nothing but text: so text is compared with a number as a number, and a field alone is
+false where its text is empty, false, no or 0. `contains` looks for the value as it is written. Parsed, not evaluated:
+no Python code in it is ever run.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ COMPARISONS: dict[str, Comparison] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
 CONSTANTS = {"true": True, "false": False, "null": None}
+FALSE_WORDS = ("", "false", "0", "no")
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,9 @@ class _Parser:
             return _build_comparison(field, COMPARISONS[name], name, self.parse_literal())
         if (self.kind, self.value) == ("word", "contains"):
             self.advance()
-            part = str(self.parse_literal())
+            part = self.parse_part()
             return lambda record: part in str(get_field(record, field) or "")
-        return lambda record: bool(get_field(record, field))
+        return lambda record: _is_true(get_field(record, field))
 
     def parse_literal(self) -> Literal:
         kind, value = self.kind, self.value
@@ -140,6 +142,12 @@ class _Parser:
         if kind == "number":
             return float(value)
         return _unquote(value) if kind == "text" else CONSTANTS.get(value, value)
+
+    def parse_part(self) -> str:
+        """Return a value as it is written: 2020 is looked for in a text as these four letters, not as a number."""
+        kind, value = self.kind, self.value
+        self.parse_literal()
+        return _unquote(value) if kind == "text" else value
 
 
 def _unquote(text: str) -> str:
@@ -170,6 +178,11 @@ def _as_number(value: object) -> float | None:
         return float(value) if isinstance(value, str) else None
     except ValueError:
         return None
+
+
+def _is_true(value: object) -> bool:
+    """Whether a field alone selects a record; a text does unless it is empty or says no, as the `false` of a CSV."""
+    return value.strip().lower() not in FALSE_WORDS if isinstance(value, str) else bool(value)
 
 
 def _as_bool(value: object) -> bool:
