@@ -55,12 +55,12 @@ def is_uneven(text: str) -> bool:
 
 def match_sides(sources: list[Source], names: tuple[str, str]) -> list[Source]:
     """Return the sources with their text files matched: train.en with train.ko; given both, either is named once."""
-    matched = [(source, _match_files(source, sources, names)) for source in sources]
+    given = {file.path for source in sources for file in source.files}
+    matched = [(source, _match_files(source, given, names)) for source in sources]
     return [replace(source, files=tuple(files)) for source, files in matched if files]
 
 
-def _match_files(source: Source, sources: list[Source], names: tuple[str, str]) -> list[SourceFile]:
-    given = {file.path for other in sources for file in other.files}
+def _match_files(source: Source, given: set[str], names: tuple[str, str]) -> list[SourceFile]:
     files: list[SourceFile] = []
     for file in source.files:
         if file.format != "text":

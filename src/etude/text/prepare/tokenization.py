@@ -6,6 +6,7 @@ last commit, and ends with the same bytes as one that was not interrupted.
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -23,7 +24,8 @@ from etude.text.prepare import corpus_report
 from etude.text.prepare.freed_memory import return_freed_memory
 from etude.text.prepare.linking import Linking
 from etude.text.prepare.messages import Arrays, Head, Message, bytes_to_array
-from etude.text.prepare.readers import Block, Position, ReadSettings, read_blocks
+from etude.text.prepare.open_readers import OpenReaders
+from etude.text.prepare.readers import Block, Position, ReadSettings
 from etude.text.prepare.scan import DUPLICATES, HASHES, ScanResult
 from etude.text.prepare.sources import Source
 from etude.text.prepare.work_folder import CORPUS, LINKING, START_AGAIN, STATE, WorkFolder
@@ -83,6 +85,7 @@ def encode_sources(
         contents["target"] = bytes_to_array(tokenizer.target.content.encode())
     pool.broadcast((head, contents))
     total = sum(sum(file.size for file in stream.source.files) for stream in streams)
+    disk = sum(stream.disk for stream in streams)
     last_commit = time.monotonic()
     in_flight: deque[tuple[_Stream, Block, int]] = deque()
     consistent = True  # whether the writers hold all of a result, or nothing of it
@@ -96,11 +99,12 @@ def encode_sources(
                 if split in facts:
                     writer.append(_build_shard(split, arrays), facts[split]["bytes"])
             report_counts.add(facts, SPLITS)
+            disk += block.disk - stream.disk
             stream.done, stream.position, stream.disk = stream.done + 1, block.after, block.disk
             documents += count
             text += len(block.payload)
             consistent = True
-            progress(sum(stream.disk for stream in streams), total, text, documents)
+            progress(disk, total, text, documents)
             if time.monotonic() - last_commit > commit_seconds:
                 state.commit(report_counts, text, documents)
                 last_commit = time.monotonic()
@@ -128,15 +132,29 @@ def _build_requests(
     The next is always of the stream of which the smallest share was sent.
     """
     sent_blocks = [stream.done for stream in streams]
-    readers = [read_blocks(stream.source.files, settings, stream.position) for stream in streams]
-    while open_streams := [number for number, stream in enumerate(streams) if sent_blocks[number] < len(stream.counts)]:
-        number = min(open_streams, key=lambda n: (sent_blocks[n] / len(streams[n].counts), n))
+    readers = OpenReaders(
+        [stream.source.files for stream in streams], settings, [stream.position for stream in streams]
+    )
+    # a heap: a pattern that the shell expands is as many streams as files
+    shares = [
+        (sent / len(stream.counts), number)
+        for number, (stream, sent) in enumerate(zip(streams, sent_blocks, strict=True))
+        if sent < len(stream.counts)
+    ]
+    heapq.heapify(shares)
+    while shares:
+        number = shares[0][1]
         stream = streams[number]
-        block = next(readers[number], None)
+        block = readers.read(number)
         if block is None:
             raise UserError(f"{stream.source.name} changed while it was read. Run the command again.")
         first, count = stream.first[sent_blocks[number]], stream.counts[sent_blocks[number]]
         sent_blocks[number] += 1
+        if sent_blocks[number] < len(stream.counts):
+            heapq.heapreplace(shares, (sent_blocks[number] / len(stream.counts), number))
+        else:
+            heapq.heappop(shares)
+            readers.close(number)
         # read, not mapped: the pages of a map would count as memory of this process, 8 bytes a document
         arrays = {"hashes": np.fromfile(work.path(HASHES), "<u8", count, offset=8 * first)}
         if unique:
