@@ -120,6 +120,9 @@ def test_weights_repeat_and_thin_out(tmp_path: Path, small_blocks: None) -> None
     prepare(sources, tmp_path / "v", "bytebpe:300", valid=0.2)
     held_out = documents_of(Corpus.open(tmp_path / "v", "valid"))
     assert len(held_out) == len(set(held_out)) > 0
+    report = Corpus.open(tmp_path / "v").manifest["report"]  # of what is in the corpus, as often as it is there
+    everything = documents_of(Corpus.open(tmp_path / "v")) + held_out
+    assert report["words"] == sum(len(document.split()) for document in everything)
 
 
 def test_a_few_documents_are_held_out_by_luck_or_by_rule(tmp_path: Path) -> None:
@@ -173,6 +176,11 @@ def test_large_vocabularies_take_wider_ids(tmp_path: Path) -> None:
         prepare(tmp_path / "a.txt", tmp_path / "d", "word:100000", ids="uint16")
     with pytest.raises(UserError, match="does not fit into uint16"):
         prepare(tmp_path / "a.txt", tmp_path / "d", corpus.tokenizer, ids="uint16")
+    letters = "".join(map(chr, (*range(0x3400, 0x4DB6), *range(0x4E00, 0x9FA6), *range(0x20000, 0x2A6D7))))
+    (tmp_path / "b.txt").write_text(letters, encoding="utf-8")
+    assert len(letters) > 1 << 16
+    with pytest.raises(UserError, match="does not fit into uint16"):  # its size is known when it is trained
+        prepare(tmp_path / "b.txt", tmp_path / "e", "char", ids="uint16")
 
 
 def test_an_existing_corpus_is_not_overwritten(text: Path, tmp_path: Path) -> None:
@@ -185,6 +193,22 @@ def test_an_existing_corpus_is_not_overwritten(text: Path, tmp_path: Path) -> No
     assert not (tmp_path / "c.partial").exists()
     (tmp_path / "empty").mkdir()
     assert prepare(text, tmp_path / "empty", "char").total > 0
+
+
+def test_force_replaces_nothing_but_what_was_prepared(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.doc").write_text("the work of years")
+    prepare(text, tmp_path / "c", "char")
+    (tmp_path / "c" / "more.txt").write_text("a text that somebody put here")
+    before = as_bytes(tmp_path)
+    for source, out, message in (
+        (text, "thesis", "neither a corpus nor a graph"),
+        (text, "town.txt", "neither a corpus nor a graph"),
+        (tmp_path / "c" / "more.txt", "c", "would replace"),
+    ):
+        with pytest.raises(UserError, match=message):
+            prepare(source, tmp_path / out, "char", force=True)
+        assert as_bytes(tmp_path) == before
 
 
 def test_the_command(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,8 @@ BAD: list[tuple[str, bytes | None, dict[str, Any], str]] = [
     ("a.txt", b"x", {"weights": [1, 2]}, "weights"),
     ("a.txt", b"x", {"workers": -1}, "workers"),
     ("a.txt", b"x", {"ids": "int8"}, "uint16"),
+    ("a.txt", b"x", {"sample_bytes": 0}, "sample"),
+    ("a.txt", b"x", {"sample_bytes": -5}, "sample"),
 ]
 
 

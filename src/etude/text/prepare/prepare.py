@@ -128,10 +128,16 @@ def prepare(
     if record_filter is not None and plain is not None:
         raise UserError(f"The filter '{where}' looks at fields, but {plain} is plain text and has none.")
     chosen = _choose_tokenizers(tokenizer, target_tokenizer, pairs is not None)
-    id_dtype = _parse_id_dtype(ids, max(side.size for side in chosen))
+    _parse_id_dtype(ids, max(side.size for side in chosen))  # raises before any work
     is_trained = any(side.given is None for side in chosen)
+    if is_trained and sample_bytes < 1:
+        raise UserError(
+            f"A tokenizer is trained on a sample of the text, and {sample_bytes} bytes are none: take --sample-mb 32."
+        )
     if remote is None:
         refuse_existing(Path(out), force)
+        if Path(out).exists():
+            _refuse_sources_inside(Path(out), source_list)
     else:
         refuse_existing_url(remote, force)
     fields = record_filter.fields if record_filter else ()
@@ -170,7 +176,8 @@ def prepare(
             for place, side in enumerate(chosen)
         ]
         used_tokenizer = trained[0] if len(chosen) == 1 else PairTokenizer(trained[0].content, trained[1], str(out))
-        id_dtype = id_dtype or choose_id_dtype(used_tokenizer.largest_vocab)
+        # the size of a vocabulary of characters is not known before
+        id_dtype = _parse_id_dtype(ids, used_tokenizer.largest_vocab) or choose_id_dtype(used_tokenizer.largest_vocab)
         result = preparation.encode(
             pool, work, used_tokenizer, scan_result, unique, id_dtype, shard_tokens, commit_seconds, linking
         )
@@ -279,6 +286,17 @@ def _parse_id_dtype(ids: str, vocab: int) -> np.dtype | None:
             "Take --ids uint32, or a smaller tokenizer."
         )
     return dtype
+
+
+def _refuse_sources_inside(out: Path, sources: list[Source]) -> None:
+    """Raise UserError where a source lies in the folder that the corpus replaces."""
+    folder = out.resolve()
+    for source in sources:
+        for file in source.files:
+            if file.format != "hub" and not is_url(file.path) and Path(file.path).resolve().is_relative_to(folder):
+                raise UserError(
+                    f"{file.path} lies in {out}, which the corpus would replace. Choose another name for it."
+                )
 
 
 def _version(file: SourceFile) -> str | int:

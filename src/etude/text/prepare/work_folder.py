@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from etude.errors import UserError, WriteError, explain_os_error, explain_write_failure
-from etude.text.checked_files import write_atomically, write_manifest
+from etude.text.checked_files import MANIFEST, write_atomically, write_manifest
 from etude.text.corpus.split_writer import Upload
 
 START_AGAIN = "What was prepared so far is removed: run the same command again."  # where it is damaged
@@ -91,8 +91,12 @@ class WorkFolder:
 
 
 def refuse_existing(out: Path, force: bool) -> None:
-    """Raise UserError if something is at `out` that only --force may replace."""
-    if out.exists() and not force and not (out.is_dir() and not any(out.iterdir())):
+    """Raise UserError if something is at `out` that only --force may replace, or that was not prepared here at all."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out / MANIFEST).is_file():
+        raise UserError(f"{out} exists already, and is neither a corpus nor a graph. Choose another name.")
+    if not force:
         raise UserError(f"{out} exists already. Choose another name, or replace it with --force.")
 
 

@@ -123,12 +123,10 @@ class RequestHandler:
         measures = []
         for split, members in zip(SPLITS, (is_used & ~is_valid, is_used & is_valid), strict=True):
             numbers = np.flatnonzero(members)
-            if not len(numbers):
-                continue
+            if not len(numbers) or (split == "valid" and head["copy"]):
+                continue  # a source of weight 2 is trained on twice, but held out once
             batch = TextBatch([block.texts[number] for number in numbers.tolist()])
             measures.append((numbers, TextMeasure.of(batch, self.settings.pairs is not None)))
-            if split == "valid" and head["copy"]:
-                continue  # a source of weight 2 is trained on twice, but held out once
             facts[split] = self._encode_split(split, batch, block, numbers, results)
             facts[split]["bytes"] = int(np.diff(batch.bounds)[results.pop("nonempty")].sum())
         return facts | summarize(measures, block), results
