@@ -357,6 +357,21 @@ def test_a_full_memory_forgets_and_still_answers() -> None:
         assert len(encoder.piece_cache) <= 1024 and len(encoder.word_cache) <= 1024
 
 
+def test_half_a_surrogate_pair_is_explained() -> None:
+    with pytest.raises(UserError, match=r"Character 4 of a text is half a surrogate pair.*'caf.\\udce9'"):
+        trained("bytebpe:400").encode_batch(["good", "café\udce9"])
+
+
+def test_a_vocabulary_without_a_token_for_unknown_words_is_explained() -> None:
+    content = json.loads(trained("word:300").content)
+    del content["model"]["vocab"]["[UNK]"]
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "[UNK]"]
+    tokenizer = Tokenizer(json.dumps(content))
+    for text in ("zebra", "zebra 漢"):  # by the cache, and by the library
+        with pytest.raises(UserError, match="fails on a text"):
+            _encode(BatchEncoder(tokenizer, 1 << 20), [text])
+
+
 def test_tokenizers_that_join_across_space_take_the_librarys_way() -> None:
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, pre_tokenizers

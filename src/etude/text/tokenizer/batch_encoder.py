@@ -18,7 +18,7 @@ from etude.text.tokenizer import training
 from etude.text.tokenizer.pre_tokenization import build_pre_tokenizer, list_steps
 from etude.text.tokenizer.text_batch import TextBatch
 from etude.text.tokenizer.token_spans import PieceOffsets, Spans, find_tokens, find_tokens_of_pieces, select_spans
-from etude.text.tokenizer.tokenizer import Tokenizer, encode_flat
+from etude.text.tokenizer.tokenizer import Tokenizer, encode_flat, explain_failure
 from etude.text.tokenizer.word_cache import ID_BITS, WHITE_SPACE, WORD_START, SpanCache, SpanList, Tokens
 
 # white space to one tokenizer, and to BERT's nothing at all
@@ -123,7 +123,8 @@ class BatchEncoder:
         assert self.pre_tokenizer is not None
         is_plain = np.ones(len(spans), bool) if self.surfaces else self.pre_tokenizer.find_plain(spans)
         inputs = self.pre_tokenizer.to_model_inputs(spans if is_plain.all() else spans.select(np.flatnonzero(is_plain)))
-        tokenized = list(map(self.pre_tokenizer.model.tokenize, inputs))
+        with explain_failure():
+            tokenized = list(map(self.pre_tokenizer.model.tokenize, inputs))
         lengths = np.fromiter(map(len, tokenized), np.int64, len(tokenized))
         ids = np.array([token.id for tokens in tokenized for token in tokens], np.uint32)
         flagged = ids | np.where(np.isin(ids, self.space_ids), WHITE_SPACE, np.uint32(0))

@@ -205,8 +205,12 @@ def encode_flat(backend: Backend, texts: Sequence[str]) -> FlatEncoding:
     A token starts a word where the pre-tokenizer starts one, or where a word of the text starts (the pre-tokenizer of
     some tokenizers gives a whole "word,"); of several tokens for one character only the first can start a word.
     """
-    with explain_failure():
-        encodings = backend.encode_batch(list(texts), add_special_tokens=False)
+    try:
+        with explain_failure():
+            encodings = backend.encode_batch(list(texts), add_special_tokens=False)
+    except TypeError:  # what the library says of a text that is no Unicode
+        _refuse_half_pairs(texts)
+        raise
     lengths = np.fromiter((len(encoding) for encoding in encodings), np.int64, len(encodings))
     total = int(lengths.sum())
     ids = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), np.int32, total)
@@ -246,6 +250,19 @@ def explain_failure() -> Iterator[None]:
         raise UserError(
             f"The tokenizer fails on a text: {str(problem)[:200]}. Take one whose parts are whole."
         ) from None
+
+
+def _refuse_half_pairs(texts: Sequence[str]) -> None:
+    """Raise UserError where a text holds half a surrogate pair."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as problem:
+            excerpt = text[max(0, problem.start - 10) : problem.end + 10]
+            raise UserError(
+                f"Character {problem.start} of a text is half a surrogate pair, which is no character: {excerpt!r}. "
+                "Write it out whole, or remove it."
+            ) from None
 
 
 def _load_backend(content: str) -> Backend:
