@@ -72,6 +72,15 @@ def test_predictions_of_a_file_and_of_other_columns(folder: Path, tmp_path: Path
     assert [answer["label"] for answer in etude.predict(folder, lines)] == ["good", "bad"]
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(folder: Path, tmp_path: Path) -> None:
+    model = etude.load(folder)
+    for name, first in (("a.jsonl", '{"review": "dull"}'), ("a.txt", "dull")):
+        (tmp_path / name).write_text(f"{first}\n재밌었다\n", encoding="utf-8-sig")
+        assert list(etude.predict(folder, tmp_path / name)) == model.predict(["dull", "재밌었다"])
+    with pytest.raises(UserError, match=r"pipe:1: not JSON"):
+        list(model.stream(["\ufeff{broken\n"], "pipe"))
+
+
 def test_export_by_its_verb(folder: Path, tmp_path: Path) -> None:
     result = etude.export(folder, out=tmp_path / "out")
     assert {path.name for path in result.files} >= {"model.json", "weights.npz", "predict.py"}

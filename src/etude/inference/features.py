@@ -95,7 +95,7 @@ def read_texts(file: Path, column: str | None) -> list[str]:
         columns = {} if column is None else {"text": column}
         return [item.texts[0] for item in classify.read(file, columns, labelled=False)]
     try:
-        lines = file.read_bytes().decode().split("\n")
+        lines = file.read_bytes().decode("utf-8-sig").split("\n")  # without the byte order mark of a spreadsheet
     except FileNotFoundError:
         raise UserError(f"There is no file {file}.") from None
     except UnicodeDecodeError as problem:

@@ -26,6 +26,7 @@ from etude.tasks.data.records import COMPRESSED, FILES, json_record
 from etude.train import checkpoint
 
 LARGEST_CHUNK = 1024  # lines of a pipe that are answered together at most
+BYTE_ORDER_MARK = "\ufeff"  # as spreadsheets write it: what follows may be JSON all the same
 
 
 class Table(Protocol):
@@ -162,6 +163,8 @@ class Predictor(ABC):
             error: UserError | None = None
             for number, line in chunk:
                 where = f"{source}:{number}"
+                if number == 1:
+                    line = line.removeprefix(BYTE_ORDER_MARK)
                 try:
                     items.append(self._parse(line, where))
                     places.append(where)

@@ -1,0 +1,28 @@
+"""Texts for features are the lines of a file, as an editor shows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etude.errors import UserError
+from etude.inference.features import read_texts
+
+
+def test_lines_come_without_their_ends_and_without_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    for content in ("하나\ntwo", "하나\r\ntwo\r\n"):
+        for encoding in ("utf-8", "utf-8-sig"):
+            path.write_bytes(content.encode(encoding))
+            assert read_texts(path, None) == ["하나", "two"]
+    path.write_bytes("하나\u2028둘\n".encode())
+    assert read_texts(path, None) == ["하나\u2028둘"]
+
+
+def test_what_is_no_text_is_told_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    for content, message in ((b"a\n \nb\n", r"a\.txt:2: .*empty"), (b"\xff", "not UTF-8 at byte 0"), (b"", "no lines")):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=message):
+            read_texts(path, None)
