@@ -26,10 +26,11 @@ import etude
 from etude.errors import UserError
 from etude.inference.task_model import TaskModel
 from etude.models.layer_features import LayerFeatures
+from etude.serve import endpoints, generation
 from etude.serve.app import Service
 from etude.serve.endpoints import Endpoint
 from etude.serve.limits import Limits
-from etude.serve.requests import EncodeRequest, PredictRequest
+from etude.serve.requests import EncodeRequest, GenerateRequest, PredictRequest
 from etude.serve.served_model import ServedModel
 from etude.serve.server import Server
 from tests.serve.toy_runs import JSON, ToyRuns, ask, post, serving
@@ -141,6 +142,35 @@ def test_inputs_of_too_many_tokens_are_413(runs: ToyRuns) -> None:
         assert post(server, "encode", input="the cat " * 10)
 
 
+def refuse_to_compute(*values: object) -> None:
+    raise AssertionError("it was computed")
+
+
+def test_answers_that_would_be_too_large_are_413_before_they_are_computed(
+    runs: ToyRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(runs.open("bert-toy"), runs.open("transformer-toy")) as server:
+        blanks = {"input": ["the [MASK] sat"], "top": 3}
+        monkeypatch.setattr(endpoints, "LARGEST_FILLED", 3 * len("the [MASK] sat"))
+        assert post(server, "fill", **blanks)
+        monkeypatch.setattr(endpoints, "fill_texts", refuse_to_compute)
+        for larger in ({"top": 4}, {"input": ["the [MASK] sat", "[MASK]"]}, {"input": ["the [MASK] [MASK]"]}):
+            answer = ask(server, "POST", "/fill", blanks | larger)
+            assert answer.status == 413 and "fewer blanks" in answer.json["detail"]
+        text = {"run": "bert-toy", "input": "the cat sat on the mat"}
+        [maps] = post(server, "attention", **text)
+        count = np.array(maps["weights"]).size
+        monkeypatch.setattr(endpoints, "LARGEST_MAPS", count)
+        assert post(server, "attention", **text)
+        monkeypatch.setattr(endpoints, "compute_maps", refuse_to_compute)
+        for larger in ({"input": "the cat sat on the mat " * 2}, {"second": "the cat sat on the mat"}):
+            answer = ask(server, "POST", "/attention", text | larger)
+            assert answer.status == 413 and "shorter texts" in answer.json["detail"]
+        pair = {"run": "transformer-toy", "input": "the cat " * 20, "second": "a dog ran " * 10}
+        monkeypatch.setattr(endpoints, "LARGEST_MAPS", 40 * 30 - 1)
+        assert ask(server, "POST", "/attention", pair).status == 413
+
+
 def read_events(server: Server, **values: Any) -> list[tuple[str, Any]]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     connection.request("POST", "/generate", json.dumps({"stream": True, **values}), JSON)
@@ -173,6 +203,29 @@ def test_generation_streams_and_many_texts_are_written_together(runs: ToyRuns) -
         assert "".join(data["text"] for name, data in events if name == "piece") == text.text
         assert events[-1] == ("end", {"number": 0, "text": text.text, "ended": text.ended})
     assert [row["text"] for row in both] == [alone.generate(p, tokens=4, seed=5).text for p in ("the cat", "the")]
+
+
+def test_prompts_are_read_a_few_at_a_time(runs: ToyRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read in one step has a bound, however many prompts wait; the texts are those of each alone."""
+    model = etude.load(runs("gpt2-toy"))
+    words = ["the", "cat", "sat", "on", "mat"]
+    prompts = [" ".join([*words[start:], *words[:start]]) for start in range(5)]
+    monkeypatch.setattr(generation, "TOKENS", 2 * len(model.tokenizer.encode(prompts[0])))
+    finished: dict[int, str] = {}
+
+    def deliver(pieces: list[generation.Piece] | Exception) -> None:
+        assert isinstance(pieces, list), pieces
+        finished.update({each.number: each.continuation.text for each in pieces if each.continuation is not None})
+
+    generator = generation.TextGenerator(model, 64)
+    generator.add(generation.GenerateJob(GenerateRequest(input=prompts, tokens=6, seed=2), deliver))
+    waiting = [len(prompts)]
+    while not generator.is_idle:
+        generator.step()
+        waiting.append(len(generator.waiting))
+    assert waiting[:3] == [5, 3, 1]
+    wanted: list[Any] = [model.generate(prompt, tokens=6, seed=2) for prompt in prompts]
+    assert [finished[number] for number in range(len(prompts))] == [text.text for text in wanted]
 
 
 def test_a_text_longer_than_the_context_slides_beside_others(runs: ToyRuns) -> None:

@@ -22,13 +22,16 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import torch
 from pydantic import BaseModel
 
 from etude.hub.word_vectors import WordVectors
-from etude.inference.fill import fill_texts
+from etude.inference.fill import MASK, fill_texts
 from etude.inference.model import LoadedModel
 from etude.inference.predictor import Predictor
 from etude.inference.task_model import TaskModel
+from etude.inference.translation import is_translator
+from etude.nn.packed import pack
 from etude.serve.problems import Problem
 from etude.serve.requests import (
     AnalogyRequest,
@@ -59,6 +62,7 @@ from etude.view.paths import explain_paths
 R = TypeVar("R", bound=Request)
 Results = list[dict[str, Any]]  # of one request, one an input: JSON-ready
 LARGEST_MAPS = 2**21  # attention weights in one answer: about 16 MB of JSON
+LARGEST_FILLED = 2**24  # letters of all filled texts in one answer: every guess for every blank has its whole text
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,8 @@ class Endpoint(Generic[R]):
 
 def fill_endpoint(model: LoadedModel) -> Endpoint[FillRequest]:
     def answer(requests: Sequence[FillRequest]) -> list[Results]:
+        for request in requests:
+            _check_filled(model, request)
         texts = [text for request in requests for text in request.texts()]
         tops = [request.top for request in requests for _ in request.texts()]
         results = [
@@ -111,6 +117,21 @@ def fill_endpoint(model: LoadedModel) -> Endpoint[FillRequest]:
         return _split(results, [len(request.texts()) for request in requests])
 
     return Endpoint(answer, lambda request: None)
+
+
+def _check_filled(model: LoadedModel, request: FillRequest) -> None:
+    """Raise 413 where the filled texts would be too long: they grow with the square of the number of blanks."""
+    mask = model.tokenizer.special.mask
+    symbol = MASK if mask is None else model.tokenizer.token(mask)
+    blanks = [text.count(MASK) + (text.count(symbol) if symbol != MASK else 0) for text in request.texts()]
+    guesses = min(request.top, model.model.vocab)
+    size = guesses * sum(count * len(text) for count, text in zip(blanks, request.texts(), strict=True))
+    if size > LARGEST_FILLED:
+        raise Problem(
+            413,
+            f"The filled texts would have {size:,} letters, and {LARGEST_FILLED:,} are written at most: send shorter "
+            "texts, with fewer blanks, or ask for fewer guesses.",
+        )
 
 
 def translate_endpoint(model: LoadedModel) -> Endpoint[TranslateRequest]:
@@ -171,15 +192,18 @@ def similarity_endpoint(model: LoadedModel) -> Endpoint[SimilarityRequest]:
 
 
 def attention_endpoint(model: LoadedModel) -> Endpoint[AttentionRequest]:
+    with torch.no_grad():
+        layers = model.model.attention_weights(pack([[0]]).to(model.device))
+    heads = sum(len(layer[0]) for layer in layers)  # of all layers
+
     def explain(request: AttentionRequest) -> Results:
         results, size = [], 0
         for text, second in request.pairs():
+            # before there are any: those of a long text may not fit into memory
+            _check_maps(size + _count_weights(model, heads, text, second))
             attention = compute_maps(model, text, second)
             size += attention.weights.size
-            if size > LARGEST_MAPS:
-                raise Problem(
-                    413, f"The maps of all layers and heads would be {size:,} numbers or more: send shorter texts."
-                )
+            _check_maps(size)
             results.append(
                 {
                     "tokens": attention.tokens,
@@ -192,6 +216,21 @@ def attention_endpoint(model: LoadedModel) -> Endpoint[AttentionRequest]:
         return results
 
     return Endpoint(lambda requests: [explain(request) for request in requests])
+
+
+def _count_weights(model: LoadedModel, heads: int, text: str, second: str | None) -> int:
+    """How many attention weights a text or a pair has at least: markers come to its tokens."""
+    length = len(model.tokenizer.encode(text))
+    if second is None:
+        return heads * min(length, model.model.max_length) ** 2
+    if is_translator(model):  # a map for each head of its decoder, which may have fewer of them
+        return length * len(model.tokenizer.target.encode(second))
+    return heads * min(length + len(model.tokenizer.encode(second)), model.model.max_length) ** 2
+
+
+def _check_maps(size: int) -> None:
+    if size > LARGEST_MAPS:
+        raise Problem(413, f"The maps of all layers and heads would be {size:,} numbers or more: send shorter texts.")
 
 
 def paths_endpoint(tuned: TaskModel) -> Endpoint[PathsRequest]:

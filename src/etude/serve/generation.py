@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from etude.chance import fold
-from etude.inference.generation import CACHE_BYTES, Continuation, Sample, Sampling
+from etude.inference.generation import CACHE_BYTES, TOKENS, Continuation, Sample, Sampling
 from etude.inference.model import LoadedModel
 from etude.inference.reader import Reader
 from etude.serve.requests import GenerateRequest
@@ -101,10 +101,15 @@ class TextGenerator:
 
     def _join(self) -> None:
         new: list[_Text] = []
+        tokens = 0  # of prompts that are read in this step: bounds its memory, and how long the texts of others wait
         while self.waiting and len(self.texts) + len(new) < self.most_texts:
+            length = min(len(self.waiting[0].sample.framed), self.model.model.max_length)
+            if new and tokens + length > TOKENS:
+                break
             text = self.waiting.popleft()
             if not text.job.cancelled:
                 new.append(text)
+                tokens += length
         if not new:
             return
         prompts = [text.sample.framed for text in new]
