@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -151,6 +152,25 @@ def test_clusters_of_korean_words_reach_their_characters() -> None:
     clusters = {"서울에": [3, 5]}
     rows = tag_features.sentence_features(list("나는 서울에"), True, clusters)
     assert all("cluster 0 3" in row and "cluster 1 5" in row for row in rows[3:]) and "no cluster" in rows[0]
+
+
+@pytest.mark.parametrize(
+    ("examples", "line", "text"),
+    [(sentences, 'Yesterday Ada went to Laketon, "far".', "Laketon"), (characters, "나는  수원에 갔다, 정말.", "수원")],
+)
+def test_plain_lines_are_read_alike_with_and_without_etude(
+    examples: Callable[[], Examples[TaggedSentence]], line: str, text: str, tmp_path: Path
+) -> None:
+    """The export took "Laketon," for a word; characters came from words, with a space before each comma."""
+    fit("tfidf", "tag", None, examples()).save(tmp_path / "best")
+    opened = BaselineModel.open(tmp_path / "best")
+    (answer,) = opened.predict([line])
+    if examples is characters:
+        assert answer["tokens"] == list(line)
+    else:
+        assert "," in answer["tokens"] and "Laketon" in answer["tokens"]
+    assert text in [entity["text"] for entity in answer["entities"]]
+    assert run_standalone(opened.export(tmp_path / "out"), [line]) == [answer]
 
 
 def test_characters_are_tagged_with_their_spaces() -> None:

@@ -23,6 +23,7 @@ from etude.baselines.word_clusters import GRAINS
 from etude.errors import UserError, suggest_name
 from etude.tasks.base import Answer
 from etude.tasks.data.examples import Examples
+from etude.tasks.tag import text_words
 from etude.tasks.tag.encodings import allowed, convert, spans
 from etude.tasks.tag.sentences import TaggedSentence
 
@@ -37,6 +38,7 @@ from pathlib import Path
 
 import numpy as np
 from tag_features import best_tags, emissions, sentence_features, tag_probabilities
+from text_words import split_text
 
 FOLDER = Path(__file__).resolve().parent
 MODEL = json.loads((FOLDER / "model.json").read_text(encoding="utf-8"))
@@ -49,7 +51,7 @@ CLUSTERS = dict(zip(WORDS, WEIGHTS["clusters"].tolist())) if WORDS else None
 
 def predict(line):
     """A tag for each word, its probability, and the entities where tags write chunks."""
-    words = list(" ".join(line.split())) if FACTS["characters"] else line.split()
+    words = list(line) if FACTS["characters"] else [word.word for word in split_text(line)]
     scores = emissions(sentence_features(words, FACTS["characters"], CLUSTERS), COLUMNS, WEIGHTS["weight"])
     chain = [WEIGHTS[name] for name in ("start", "transitions", "end")]
     numbers = best_tags(scores, *chain)
@@ -192,7 +194,8 @@ class TagBaseline(Baseline[TaggedSentence]):
                 f"This tagger has learnt chunks as {facts['encoding']} and writes {facts['scheme']}, which its export "
                 "cannot. Leave task.encoding out."
             )
-        return {"predict.py": PREDICT, "tag_features.py": inspect.getsource(tag_features)}
+        copied = {"tag_features.py": tag_features, "text_words.py": text_words}
+        return {"predict.py": PREDICT, **{name: inspect.getsource(module) for name, module in copied.items()}}
 
 
 def _look_up(words: Sequence[str], clusters: np.ndarray | None) -> dict[str, list[int]] | None:
@@ -202,6 +205,8 @@ def _look_up(words: Sequence[str], clusters: np.ndarray | None) -> dict[str, lis
 def _units(task: BaselineTask, item: TaggedSentence) -> list[str]:
     """The words, or the characters, as the tagger was trained to see them."""
     characters = task.facts["characters"]
+    if item.text is not None and characters:
+        return list(item.text)
     if item.characters == characters:
         return item.words
     text = "".join(item.words) if item.characters else " ".join(item.words)

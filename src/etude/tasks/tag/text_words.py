@@ -5,6 +5,8 @@
 Punctuation at the edges of what spaces separate is cut off, in any script; abbreviations (Mr., U.S.), numbers (3.14),
 addresses, @names and #tags stay whole. English contractions are split as in the Penn Treebank. A Korean word keeps its
 particles, as in the files of Korean taggers. Offsets are of the text as it was given.
+
+Nothing of this package is imported here: an exported baseline holds a copy of this file.
 """
 
 from __future__ import annotations
