@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,17 @@ def test_what_is_asked_is_answered(language: str, tmp_path: Path) -> None:
     alone = run_standalone(opened.export(tmp_path / "out"), lines)
     assert [answer["answer"] for answer in alone] == [answer["answer"] for answer in answers]
     assert [answer["answer"] for answer in opened.predict(lines)] == [answer["answer"] for answer in answers]
+
+
+def test_hangul_as_jamo_is_the_same_question(tmp_path: Path) -> None:
+    """Files of some systems hold syllables as letters: the question had no word in common with its text."""
+    examples = korean(60)
+    fit("tfidf", "span", None, examples).save(tmp_path / "best")
+    opened = BaselineModel.open(tmp_path / "best")
+    lines = [f"{item.question}\t{item.context}" for item in examples.items[:5]]
+    jamo = [unicodedata.normalize("NFD", line) for line in lines]
+    assert jamo != lines and opened.predict(jamo) == opened.predict(lines)
+    assert run_standalone(opened.export(tmp_path / "out"), jamo) == run_standalone(tmp_path / "out", lines)
 
 
 def test_questions_without_an_answer() -> None:

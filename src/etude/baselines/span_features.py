@@ -13,6 +13,7 @@ Nothing but numpy is imported here: an exported baseline holds a copy of this fi
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -115,6 +116,7 @@ class QuestionWords:
 
     @classmethod
     def read(cls, question: str, idf: Mapping[str, float], largest: float) -> QuestionWords:
+        question = unicodedata.normalize("NFC", question)  # as the text is: Hangul may come as jamo
         lower = question.lower()
         kind = next((name for name, pattern in ASKING if pattern.search(lower)), "other")
         noun = HEAD_NOUN.search(lower)

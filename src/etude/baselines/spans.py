@@ -36,6 +36,7 @@ PREDICT = '''"""Answers with numpy alone; a question and its text with a tab bet
 
 import json
 import sys
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,7 @@ IDF = dict(zip(MODEL["words"], WEIGHTS["idf"].tolist()))
 def predict(line):
     """The span of a text that answers a question."""
     question, text = line.split("\\t", 1)
+    text = unicodedata.normalize("NFC", text)
     tokens = Tokens.split(text)
     query = QuestionWords.read(question, IDF, MODEL["largest_idf"])
     scores = []
