@@ -12,7 +12,10 @@ import pytest
 from etude.baselines.registry import fit
 from etude.errors import UserError
 from etude.inference.baseline_model import BaselineModel
+from etude.tasks import relation
+from etude.tasks.data.examples import Examples
 from tests.baselines.test_labels import reviews
+from tests.tasks.labelled_records import records
 
 
 def run_standalone(folder: Path, lines: list[str]) -> list[dict[str, object]]:
@@ -25,6 +28,22 @@ def run_standalone(folder: Path, lines: list[str]) -> list[dict[str, object]]:
     done = subprocess.run(command, input=text, capture_output=True, text=True, encoding="utf-8", timeout=60)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_relations_are_read_from_the_same_records(typed: bool, tmp_path: Path) -> None:
+    """The export took the JSON of a record for the text itself, without the signs around its entities."""
+    rows = records("relation", 40, 0)
+    for row in rows:
+        row["subject_entity"]["type"] = "THING"
+    examples = Examples([relation.parse(row, {}, "") for row in rows], "rows", ["row"] * len(rows))
+    fit("tfidf", "relation", relation.Settings(typed=typed), examples).save(tmp_path / "best")
+    model = BaselineModel.open(tmp_path / "best")
+    korean = {"sentence": "봉준호가 찍은 기생충.", "object_entity": {"start_idx": 8, "end_idx": 10, "type": "POH"},
+              "subject_entity": {"start_idx": 0, "end_idx": 2, "type": "PER"}}  # fmt: skip
+    unseen = [*records("relation", 6, 1), korean]
+    lines = [json.dumps(row, ensure_ascii=False) for row in unseen]
+    assert run_standalone(model.export(tmp_path / "out"), lines) == model.predict(unseen)
 
 
 def test_labels_are_the_same_without_etude(tmp_path: Path) -> None:

@@ -29,6 +29,33 @@ PREDICT_TEXT = '''def predict(line):
 PREDICT_PAIR = PREDICT_TEXT.replace("of a text", "of two texts with a tab between them").replace(
     "logits(line)", 'logits(*line.split("\\t", 1))'
 )
+PREDICT_RELATION = '''# signs around an entity, and around its type
+ENTITIES = {"subject_entity": ("@", "*"), "object_entity": ("#", "^")}
+
+
+def predict(line):
+    """The likeliest relation of two entities: {"sentence": ..., "subject_entity": {"start": ..., "end": ...}, ...}.
+
+    As in KLUE, "start_idx" and "end_idx" may stand in their place: the first and the last character.
+    """
+    probs = softmax(logits(mark(json.loads(line))))
+    return {"label": FACTS["labels"][int(probs.argmax())], "scores": dict(zip(FACTS["labels"], probs.tolist()))}
+
+
+def mark(record):
+    """The sentence with signs around its entities, as in training."""
+    text, signs = record["sentence"], []
+    for name, (around, beside) in ENTITIES.items():
+        entity = record[name]
+        start = entity["start_idx"] if "start_idx" in entity else entity["start"]
+        stop = entity["end_idx"] + 1 if "end_idx" in entity else entity["end"]
+        kind = f" {beside} {entity['type']} {beside}" if TYPED and entity.get("type") else ""
+        signs.append((start, stop, around + kind, around))
+    pieces, place = [], 0
+    for start, stop, before, behind in sorted(signs):
+        pieces += [text[place:start], f" {before} ", text[start:stop], f" {behind} "]
+        place = stop
+    return " ".join("".join([*pieces, text[place:]]).split())'''
 
 
 class LabelBaseline(LinearBaseline[LabelledText | RelationExample]):
@@ -79,6 +106,8 @@ class LabelBaseline(LinearBaseline[LabelledText | RelationExample]):
 
     @property
     def predict_script(self) -> str:
+        if isinstance(self.task.settings, RelationSettings):
+            return PREDICT_RELATION.replace("TYPED", str(self.task.settings.typed))
         return PREDICT_PAIR if self.reads_pairs(self.task) else PREDICT_TEXT
 
 
