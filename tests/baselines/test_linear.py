@@ -52,6 +52,22 @@ def test_noise_chooses_a_stronger_penalty_than_signal() -> None:
     assert strong < weak
 
 
+def test_a_text_that_stands_often_is_not_held_out_from_itself() -> None:
+    """Labels that are noise can be known by heart where each text stands three times: then no penalty is the best."""
+    features, labels = problem(count=60)
+    noise = np.random.default_rng(1).permutation(labels)
+    thrice, golds = sparse.vstack([features] * 3).tocsr(), np.tile(noise, 3)
+    groups = linear.number_equal(np.tile(np.arange(60), 3).tolist())
+    known = linear.fit_best([thrice], linear.classification(golds, 3)).penalty
+    honest = linear.fit_best([thrice], linear.classification(golds, 3, groups)).penalty
+    assert honest < known and honest <= linear.PENALTIES[1]
+    alone = linear.classification(noise, 3, linear.number_equal(range(60)))
+    losses = [linear.held_out_losses(features, each, 0) for each in (alone, linear.classification(noise, 3))]
+    np.testing.assert_array_equal(*losses)  # where all texts differ, nothing changes
+    equal = linear.classification(noise, 3, np.zeros(60, np.int64))
+    assert linear.fit_best([features], equal).penalty == linear.PENALTIES[4]
+
+
 def test_features_that_help_are_chosen() -> None:
     features, labels = problem(count=90)
     useless = sparse.csr_matrix(np.random.default_rng(2).random((90, 200)))

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from etude.baselines.base import BaselineTask
-from etude.baselines.linear import Problem, candidate_cross_entropy, squares
+from etude.baselines.linear import Problem, candidate_cross_entropy, number_equal, squares
 from etude.baselines.linear_baseline import FittedLinear, LinearBaseline, WordVectors, fit_pairs
 from etude.baselines.text_features import softmax
 from etude.errors import UserError
@@ -79,7 +79,8 @@ class SimilarityBaseline(PairScoreBaseline[RatedPair]):
         task.scoring.check_gold(examples)
         values = np.array([item.value for item in examples], dtype=np.float64)
         targets = (values - task.facts["mean"]) / task.facts["deviation"]
-        problem = Problem(1, lambda units: squares(targets[units]), np.zeros(len(targets), np.int64))
+        groups = number_equal(item.texts for item in examples)
+        problem = Problem(1, lambda units: squares(targets[units]), np.zeros(len(targets), np.int64), groups=groups)
         fitted = fit_pairs(name, [item.texts for item in examples], problem, seed, vectors)
         return cls(name, task, fitted, float(values.min()), float(values.max()))
 
@@ -117,7 +118,10 @@ def fit_candidates(
     pairs = [(text, candidate) for text, candidates in questions for candidate in candidates]
     bounds = np.concatenate([[0], np.cumsum([len(candidates) for _, candidates in questions])])
     strata = np.zeros(len(questions), np.int64)
-    problem = Problem(1, lambda units: candidate_cross_entropy([targets[unit] for unit in units]), strata, bounds)
+    groups = number_equal((text, tuple(candidates)) for text, candidates in questions)
+    problem = Problem(
+        1, lambda units: candidate_cross_entropy([targets[unit] for unit in units]), strata, bounds, groups
+    )
     return fit_pairs(name, pairs, problem, seed, vectors)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from etude.baselines.base import BaselineTask
-from etude.baselines.linear import classification
+from etude.baselines.linear import classification, number_equal
 from etude.baselines.linear_baseline import LinearBaseline, WordVectors, fit_pairs, fit_texts
 from etude.baselines.text_features import softmax
 from etude.tasks.base import Answer
@@ -71,8 +71,8 @@ class LabelBaseline(LinearBaseline[LabelledText | RelationExample]):
         vectors: WordVectors | None = None,
     ) -> Self:
         labels = label_numbers((item.label for item in examples), task.facts["labels"], examples.places)
-        problem = classification(labels, cls.outputs(task))
         texts = [read_texts(task, item) for item in examples]
+        problem = classification(labels, cls.outputs(task), number_equal(texts))
         if cls.reads_pairs(task):
             return cls(
                 name, task, fit_pairs(name, [(first, second) for first, second in texts], problem, seed, vectors)

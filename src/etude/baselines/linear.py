@@ -10,7 +10,7 @@ cross-validation costs N x N whatever the number of n-grams.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -165,6 +165,7 @@ class Problem:
     loss: Callable[[np.ndarray], Loss]  # (units,) numbers -> the loss over their rows, in that order
     strata: np.ndarray  # (units,) which folds deal out evenly
     bounds: np.ndarray | None = None  # (units + 1,) rows of each unit; None: one each
+    groups: np.ndarray | None = None  # (units,) equal inputs, never on both sides of an inner fold; None: all differ
 
     def rows(self, units: np.ndarray) -> np.ndarray:
         """The rows of some units."""
@@ -173,9 +174,15 @@ class Problem:
         return np.concatenate([np.arange(self.bounds[unit], self.bounds[unit + 1]) for unit in units])
 
 
-def classification(labels: np.ndarray, classes: int) -> Problem:
+def classification(labels: np.ndarray, classes: int, groups: np.ndarray | None = None) -> Problem:
     """Multinomial logistic regression."""
-    return Problem(classes, lambda units: cross_entropy(labels[units]), labels)
+    return Problem(classes, lambda units: cross_entropy(labels[units]), labels, groups=groups)
+
+
+def number_equal(inputs: Iterable[Hashable]) -> np.ndarray:
+    """(N,) the same number where inputs are equal."""
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(each, len(numbers)) for each in inputs], np.int64)
 
 
 def stratified_folds(strata: np.ndarray, folds: int, seed: int) -> np.ndarray:
@@ -221,16 +228,23 @@ def held_out_losses(rows: Matrix, problem: Problem, seed: int, penalties: Sequen
     """
     count = len(problem.strata)
     losses = np.full(len(penalties), np.inf)
-    if count < 4:
+    folds = min(FOLDS, count // 2)
+    splits = []
+    if count >= 4:
+        assigned = stratified_folds(problem.strata, folds, seed)
+        if problem.groups is not None:  # a text that stands twice must not be held out from itself
+            _, firsts, group_of = np.unique(problem.groups, return_index=True, return_inverse=True)
+            assigned = assigned[firsts[group_of]]
+        used = next(number for limit, number in FOLDS_OF_ROWS if rows.shape[0] <= limit)
+        for fold in range(min(folds, used)):
+            train, valid = np.flatnonzero(assigned != fold), np.flatnonzero(assigned == fold)
+            if len(train) and len(valid):  # else nearly all inputs are equal
+                splits.append(
+                    (rows[problem.rows(train)], problem.loss(train), rows[problem.rows(valid)], problem.loss(valid))
+                )
+    if not splits:
         losses[len(penalties) // 2] = 0.0  # too few to hold any out: a penalty in the middle
         return losses
-    folds = min(FOLDS, count // 2)
-    assigned = stratified_folds(problem.strata, folds, seed)
-    used = next(number for limit, number in FOLDS_OF_ROWS if rows.shape[0] <= limit)
-    splits = []
-    for fold in range(min(folds, used)):
-        train, valid = np.flatnonzero(assigned != fold), np.flatnonzero(assigned == fold)
-        splits.append((rows[problem.rows(train)], problem.loss(train), rows[problem.rows(valid)], problem.loss(valid)))
     fitted: list[Linear | None] = [None] * len(splits)
     tried: list[float] = []
     for number, penalty in enumerate(penalties):
