@@ -203,3 +203,18 @@ def test_korean_spreadsheets_are_recognised(tmp_path: Path) -> None:
         _, problems = read_labels("classify", path)
         assert "not UTF-8" in str(problems[0])
         assert (f"iconv -f {name} -t UTF-8" in str(problems[0])) if name else ("iconv" not in str(problems[0]))
+
+
+def test_queries_that_say_nothing_are_left_out(tmp_path: Path) -> None:
+    """Their answers have no score: folds that counted on them ended the pick with an error of numpy."""
+    silent = [{"query": "none", "candidates": ["a", "b"], "labels": [0, 0]},
+              {"query": "all", "candidates": ["a"], "labels": [1]}]  # fmt: skip
+    path = write_lines(tmp_path / "a.jsonl", [*silent, *records("rank", 12, 0)])
+    labelled, problems = read_labels("rank", path)
+    (warning,) = [problem for problem in problems if "relevant" in problem.message]
+    assert not warning.is_fatal and warning.count == 2 and warning.message.startswith(f"{path}:1: 2 queries")
+    assert len(labelled) == len(labelled.records) == 12 and labelled.examples.places[0] == f"{path}:3"
+    module = task_module("rank")
+    answers = module.majority(labelled.examples, labelled.examples)
+    assert len(module.scoring(module.Settings(), {}).outcome(labelled.examples, answers).parts) == 12
+    assert any(problem.is_fatal for problem in read_labels("rank", write_lines(tmp_path / "b.jsonl", silent))[1])

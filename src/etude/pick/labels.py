@@ -143,7 +143,31 @@ def read_labels(
     strata = [module.strata(item) for item in items]
     groups = [hash_input(module, record, named) for record in records]
     labelled = Labelled(kind, named, examples, records, strata, groups)
+    if module.parse is candidates.parse and items:
+        labelled, silent = _leave_out_silent(labelled)
+        problems += silent
     return labelled, [*problems, *_find_contradictions(labelled), *_find_similar_labels(labelled)]
+
+
+def _leave_out_silent(labelled: Labelled) -> tuple[Labelled, list[Problem]]:
+    """Leave out queries whose candidates are all relevant, or none: no order of them is better than another.
+
+    They are neither learnt from nor scored (tasks/rank.py), so a split must not count on them either.
+    """
+    silent = [n for n, query in enumerate(labelled.examples) if len(set(query.relevant)) < 2]
+    source, count = labelled.examples.source, len(silent)
+    if not silent:
+        return labelled, []
+    if count == len(labelled):
+        message = f"{source}: no query has both a relevant candidate and another: nothing to learn."
+        return labelled.take([]), [Problem(message)]
+    place = labelled.examples.places[silent[0]]
+    what = f"{count} queries have" if count > 1 else "1 query has"
+    message = f"{place}: {what} no relevant candidate, or nothing else: left out; this is the first."
+    korean = f"{place}: 후보가 모두 정답이거나 정답이 없는 질의 {count}개를 뺐습니다. 그중 첫 질의입니다."
+    rest = labelled.take(n for n in range(len(labelled)) if n not in set(silent))
+    rest.examples.bad.extend(labelled.examples.bad)
+    return rest, [Problem(message, False, count, korean)]
 
 
 def _refuse_nan(module: TaskKind, item: Any, record: Record, place: str) -> None:
