@@ -91,6 +91,14 @@ def test_named_recipes_replace_the_list() -> None:
     assert parse_candidates([], "cuda") == GPU_CANDIDATES
 
 
+def test_recipes_of_one_file_name_are_told_apart() -> None:
+    """Scores are kept by name: the second of two had those of the first, and could win by them."""
+    given = ["small/recipe.yaml", "large/recipe.yaml", "bert-toy", "bert-toy"]
+    parsed = parse_candidates(given, "cpu")
+    assert [one.name for one in parsed] == ["small/recipe.yaml", "large/recipe.yaml", "bert-toy"]
+    assert [one.recipe for one in parsed] == given[:3]
+
+
 def test_a_gpu_run_is_planned_without_a_trial_and_valid(tmp_path: Path) -> None:
     """As many steps as could be; short ones are not compiled, and none writes checkpoints on the way."""
     (tmp_path / "town.txt").write_text("\n\n".join(World().text(0.05)) + "\n", encoding="utf-8")

@@ -79,12 +79,14 @@ def default_candidates(device: str) -> tuple[Candidate, ...]:
 
 
 def parse_candidates(recipes: list[str], device: str) -> tuple[Candidate, ...]:
-    """Recipes that the user named, as they are."""
+    """Recipes that the user named, as they are; results are kept by name, so files of one name go by their path."""
     if not recipes:
         return default_candidates(device)
-    return tuple(
-        Candidate(Path(name).stem, {"en": Path(name).stem, "ko": Path(name).stem}, name, {}) for name in recipes
-    )
+    distinct = list(dict.fromkeys(recipes))
+    stems = [Path(name).stem for name in distinct]
+    names = [name if stems.count(stem) > 1 else stem for name, stem in zip(distinct, stems, strict=True)]
+    pairs = zip(names, distinct, strict=True)
+    return tuple(Candidate(name, {"en": name, "ko": name}, recipe, {}) for name, recipe in pairs)
 
 
 def plan_rounds(count: int, seconds: float, overhead: float, minimum: float) -> tuple[int, list[Round]]:
