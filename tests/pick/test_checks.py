@@ -12,6 +12,7 @@ import pytest
 from etude.errors import UserError
 from etude.pick.checks import Inputs, check_inputs
 from etude.pick.splits import hold_out, make_folds
+from etude.runs.task_plan import task_module
 from etude.text.prepare.prepare import prepare
 from tests.tasks.labelled_records import records
 
@@ -117,6 +118,13 @@ def test_too_few_examples(tmp_path: Path) -> None:
 def test_one_label_is_no_choice(tmp_path: Path) -> None:
     assert "Give two or more" in failure(tmp_path, reviews(30, labels="a"))
     assert f"{tmp_path}/train.jsonl" in failure(tmp_path, reviews(30, labels="a"))
+
+
+def test_a_score_that_folds_cannot_add_up_is_said_first(tmp_path: Path) -> None:
+    """It ended the pick after the first contender, with a word about studies."""
+    settings = task_module("classify").Settings(score="auprc")
+    message = failure(tmp_path, reviews(30), settings=settings)
+    assert "task.score=auprc" in message and "study" not in message
 
 
 def test_examples_of_test_leave_train(tmp_path: Path) -> None:

@@ -107,7 +107,9 @@ def _check_labels(parts: dict[str, Labelled], settings: Strict, skip_bad: bool) 
     module = task_module(train.kind)
     try:
         facts = module.learn(train.examples, settings)
-        module.scoring(settings, facts)
+        # a score that is no sum over examples cannot be compared by folds, and says so here
+        some = train.examples.part(range(min(MIN_EXAMPLES, len(train))))
+        module.scoring(settings, facts).outcome(some, module.majority(train.examples, some))
     except UserError as error:
         source = train.examples.source
         message = str(error)

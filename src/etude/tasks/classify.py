@@ -145,7 +145,7 @@ class LabelScoring(Scoring[L]):
             return mean_outcome([float(gold == predicted) for gold, predicted in pairs])
         if self.score == "auprc":
             raise UserError(
-                "task.score=auprc is no function of sums, so a study cannot draw it: choose micro_f1 or another."
+                "task.score=auprc is no function of sums, so nothing can be compared by it: choose micro_f1 or another."
             )
         if self.score == "mcc":
             table = np.zeros((len(pairs), len(numbers) ** 2))
