@@ -115,6 +115,9 @@ def test_a_dev_and_a_test_file_are_used_as_such(tmp_path: Path) -> None:
     labels = result.results["labels"]
     assert labels["has_test"] and labels["scored_on"] <= 30 and result.results["folds"] == 1
     assert labels["refit_on"] == labels["chosen_on"] > 40, "dev is learnt from in the end, the test file never"
+    page, count = result.page.read_text(encoding="utf-8"), result.results["dev_examples"]
+    assert count <= 30 and f"compared on the {count} of the dev file" in page and "one split" not in page
+    assert f"개발(dev) 파일의 {count}개로 후보를 비교했으며" in page and "교차 검증" not in page
 
 
 def test_unsure_answers_are_withheld(picked: tuple[PickResult, list[str]], tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from etude.errors import UserError
 from etude.pick.labels import Labelled
 from etude.pick.splits import REPEATS, Fold, hold_out, make_folds, plan_folds
 from etude.runs.task_plan import task_module
@@ -25,7 +26,6 @@ from etude.tasks.data.examples import Examples
 from etude.tasks.outcomes import Outcome
 
 HELD_OUT = 0.2  # of the labels, where no test file is given
-CROSS_VALIDATION, DEV_FILE = "cross-validation", "dev"
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class PickData:
     planned: int  # folds that every cheap contender is given; the others settle ties, where there is time
     settings: Any  # of the task
     has_test: bool  # whether the examples set aside are the user's test file
+    dev_examples: int = 0  # of the user's dev file, on which contenders are compared where there is one
 
     @classmethod
     def build(
@@ -59,14 +60,22 @@ class PickData:
             folds, count_folds, planned = [Fold(chosen_on, dev_numbers)], 1, 1
         else:
             inner = train.take(chosen_on)
-            count_folds, repeats = plan_folds(len(inner), len(inner.classes))
-            most = REPEATS if count_folds > 1 else 1
-            folds = [Fold(chosen_on[fold.train], chosen_on[fold.valid])
-                     for fold in make_folds(inner, count_folds, most, seed)]  # fmt: skip
+            most_folds, repeats = plan_folds(len(inner), len(inner.classes))
+            parts = _make_filled_folds(inner, most_folds, seed)
+            count_folds = len(parts) // (REPEATS if most_folds > 1 else 1)
+            folds = [Fold(chosen_on[fold.train], chosen_on[fold.valid]) for fold in parts]
             planned = count_folds * repeats
+        if not len(test_numbers) or not folds:
+            raise UserError(
+                f"{train.examples.source}: too few labels have two examples or more, and what stands once cannot be "
+                "scored: give more examples of each label. Is the column of the labels the right one?"
+            )
         learnt = np.concatenate([chosen_on, dev_numbers])
         refit_on = learnt if test is not None else np.sort(np.concatenate([learnt, test_numbers]))
-        return cls(joined, learnt, test_numbers, refit_on, folds, count_folds, planned, settings, test is not None)
+        return cls(
+            joined, learnt, test_numbers, refit_on, folds, count_folds, planned, settings, test is not None,
+            len(dev_numbers),
+        )  # fmt: skip
 
     def examples(self, numbers: Iterable[int]) -> Examples[Any]:
         return self.labelled.examples.part(numbers)
@@ -103,3 +112,12 @@ class PickData:
     def outcome(self, numbers: np.ndarray, answers: Answers) -> Outcome:
         """Per-example numbers of answers, whose sums give the official score."""
         return self.scoring.outcome(self.examples(numbers), answers)
+
+
+def _make_filled_folds(labelled: Labelled, count: int, seed: int) -> list[Fold]:
+    """Folds that all have something to validate on: fewer where most labels stand once; [] where there are none."""
+    for number in range(count, min(count, 2) - 1, -1):
+        folds = make_folds(labelled, number, REPEATS if number > 1 else 1, seed)
+        if all(len(fold.valid) for fold in folds):
+            return folds
+    return []

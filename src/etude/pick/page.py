@@ -45,6 +45,14 @@ def _describe_folds(results: dict[str, Any]) -> tuple[str, str]:
     return f"{repeat} folds, {folds // repeat} times", f"{repeat}겹씩 {folds // repeat}번"
 
 
+def _describe_comparison(results: dict[str, Any], chosen_on: str) -> tuple[str, str]:
+    """On what contenders were compared, in English and in Korean; picks of earlier versions did not store the dev."""
+    if dev := results.get("dev_examples"):
+        return f"the {dev:,} of the dev file", f"개발(dev) 파일의 {dev:,}개로"
+    folds = _describe_folds(results)
+    return f"{chosen_on} by {folds[0]}", f"{chosen_on}개를 교차 검증({folds[1]})으로 나누어"
+
+
 def write(path: Path, results: dict[str, Any]) -> None:
     checkpoint.write_text(path, render(results))
 
@@ -262,14 +270,13 @@ def _describe_calibration(calibration: Mapping[str, Any]) -> str:
 def _render_methods(results: dict[str, Any]) -> str:
     labels, calibration = results["labels"], results["calibration"]
     counts = {name: f"{labels[name]:,}" for name in ("scored_on", "chosen_on", "refit_on")}
-    folds = _describe_folds(results)
+    how = _describe_comparison(results, counts["chosen_on"])
     origin = ("the test file", "테스트 파일") if labels["has_test"] else ("a stratified share", "층화 표본")
     lines = [
         _both(
             f"{counts['scored_on']} examples ({origin[0]}) were set aside first; contenders were compared on "
-            f"{counts['chosen_on']} by {folds[0]}; the final model learnt from all {counts['refit_on']}.",
-            f"먼저 {counts['scored_on']}개({origin[1]})를 따로 두고, {counts['chosen_on']}개를 "
-            f"교차 검증({folds[1]})으로 나누어 후보를 비교했으며, "
+            f"{how[0]}; the final model learnt from all {counts['refit_on']}.",
+            f"먼저 {counts['scored_on']}개({origin[1]})를 따로 두고, {how[1]} 후보를 비교했으며, "
             f"최종 모형은 {counts['refit_on']}개 모두에서 학습했습니다.",
         )
     ]

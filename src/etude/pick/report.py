@@ -49,6 +49,7 @@ def collect(
     return {
         "task": data.labelled.kind, "score": data.scoring.score, "winner": winner.contender.name,
         "label": winner.contender.label, "rows": rows, "folds": data.planned, "repeat": data.repeat,
+        "dev_examples": data.dev_examples,
         "labels": {"chosen_on": len(data.chosen_on), "scored_on": len(data.scored_on), "refit_on": len(data.refit_on),
                    "has_test": data.has_test},
         "held_out": score.json() if score is not None else None,
