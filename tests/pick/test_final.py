@@ -41,7 +41,7 @@ def refit_electra(contender: type[ProbeContender | TunedContender], start: Path,
     assert not problems
     data = PickData.build(labelled, None, None, task_module(task).Settings(), 0.2, seed=0)
     winner: Contender = contender(Encoder("electra", {"en": "ELECTRA", "ko": "ELECTRA"}, start, "key", 0.0, {}), "cpu")
-    winner.refit(data, folder / "best", None)
+    winner.refit(data, folder / "best", folder / "labels", None)
     winner.scale_logits(folder / "best", 1.5)
     return folder / "best"
 

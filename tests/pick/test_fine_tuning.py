@@ -250,3 +250,14 @@ def test_one_that_was_refused_under_load_is_tried_when_the_load_is_gone(
     resumed = refuse(tmp_path / "quiet")
     use_time_left(resumed)
     assert resumed.ranking() == race.ranking(), "on a busy machine again: what was decided stays"
+
+
+def test_features_that_are_still_to_be_read_are_part_of_the_end(data: PickData, tmp_path: Path) -> None:
+    """After a kill the folds are there and the features are not: a refit reads them again."""
+    race = build_race(data, tmp_path / "out", 600)
+    entry = probe(race, 0.8)
+    assert isinstance(entry.contender, ProbeContender)
+    entry.contender._features = object()  # type: ignore[assignment]
+    known = race.reserve(entry)
+    entry.contender._features, entry.contender.feature_seconds = None, 30.0
+    assert race.reserve(entry) == pytest.approx(known + entry.contender.fit_margin * 30.0)

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from etude.pick import stages
 from etude.pick.clock import OutOfTime
 from etude.pick.contenders import FIT_MARGIN, Contender
 from etude.pick.data import PickData
-from etude.pick.encoders import Encoder
+from etude.pick.encoders import Candidate, Encoder
 from etude.pick.final import calibrate, choose_winner, score_held_out
 from etude.pick.journal import Journal
 from etude.pick.labels import read_labels
@@ -74,7 +75,7 @@ class Scripted(Contender):
             answers.append({"label": label, "scores": {"a": 0.9, "b": 0.1} if label == "a" else {"a": 0.1, "b": 0.9}})
         return answers
 
-    def refit(self, data: PickData, out: Path, deadline: float | None) -> None:
+    def refit(self, data: PickData, out: Path, labels: Path, deadline: float | None) -> None:
         out.mkdir(parents=True)
 
     def scale_logits(self, folder: Path, value: float) -> None:
@@ -128,6 +129,18 @@ def test_trials_are_read_again_not_done_again(data: PickData, tmp_path: Path) ->
     resumed = build_race(data, tmp_path / "out", 600)
     resumed.run_folds(resumed.enter(again))
     assert again.calls == 0 and resumed.entries["same"].trials.answers == race.entries["same"].trials.answers
+
+
+def test_answers_may_hold_any_line_separator(data: PickData, tmp_path: Path) -> None:
+    """Of web pages U+2028 and U+0085 come along: a span that held one ended the pick, and again when it went on."""
+
+    class Quoting(Scripted):
+        def answer(self, *arguments: Any) -> list[Answer]:
+            return [{**answer, "text": "one\u2028two\u0085three\r\nfour"} for answer in super().answer(*arguments)]
+
+    race = build_race(data, tmp_path / "out", 600)
+    race.run_folds(race.enter(Quoting("quoting", 0.8)))
+    assert race.entries["quoting"].trials.answers[0][0]["text"] == "one\u2028two\u0085three\r\nfour"
 
 
 def test_a_slow_contender_stops_in_time_and_cannot_win_by_luck(data: PickData, tmp_path: Path) -> None:
@@ -228,3 +241,53 @@ def test_word_vectors_come_before_the_baseline_that_wins_least(
     order.clear()
     stages.run_race(race, None, [], [])
     assert order == ["majority", "tfidf", "ngrams"]
+
+
+def test_stored_trials_remember_the_seconds_of_features(data: PickData, tmp_path: Path) -> None:
+    """With other minutes the trials are read again, and fine-tunings were foreseen as if features took no time."""
+
+    class Reader(Scripted):
+        def prepare(self, data: PickData, deadline: float | None) -> None:
+            self.feature_seconds = 40.0
+
+    race = build_race(data, tmp_path / "out", 600)
+    race.run_folds(race.enter(Reader("same", 0.8)))
+    again = Reader("same", 0.8)
+    resumed = build_race(data, tmp_path / "out", 900)
+    resumed.run_folds(resumed.enter(again))
+    assert again.calls == 0 and again.feature_seconds == 40.0
+
+
+def test_a_score_that_is_stored_is_told_after_a_kill(data: PickData, tmp_path: Path, fake_time: FakeTime) -> None:
+    """Killed in the refit, a pick came to an end without the score that it had computed already."""
+    race = build_race(data, tmp_path / "out", 100)
+    race.run_folds(race.enter(Scripted("dear", 0.9, lambda: 10.0)), until=3)
+    score = score_held_out(race, choose_winner(race))
+    assert score is not None
+    fake_time.seconds += race.clock.left - 5
+    race.journal.save()
+    resumed = build_race(data, tmp_path / "out", 100)
+    again = Scripted("dear", 0.9, lambda: 10.0)
+    resumed.run_folds(resumed.enter(again), until=3)
+    assert resumed.clock.left <= 5
+    stored = score_held_out(resumed, choose_winner(resumed))
+    assert stored is not None and stored.json() == score.json() and again.calls == 0
+
+
+def test_each_start_is_worth_its_own_time(data: PickData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large start that could not read enough took a small one with it."""
+    race, label = build_race(data, tmp_path / "out", 600), {"en": "", "ko": ""}
+    starts = [(Encoder(name, label, Path("none"), name, 0.0, {}), Candidate(name, label, name, {}, is_start=True))
+              for name in ("large", "small")]  # fmt: skip
+    entered: list[Candidate] = []
+    monkeypatch.setattr(race, "run_baselines", lambda *_: None)
+    monkeypatch.setattr(race, "run_late_baseline", lambda: None)
+    monkeypatch.setattr(race, "run_probe", lambda encoder: None)
+    monkeypatch.setattr(
+        stages, "drop_unpaying", lambda race, each, *_: [one for one in each if each[0].name != "large"]
+    )
+    monkeypatch.setattr(stages, "run_vectors", lambda *_: None)
+    monkeypatch.setattr(stages, "run_rounds", lambda race, stage, candidates, *_: entered.extend(candidates))
+    monkeypatch.setattr(stages, "use_time_left", lambda _: None)
+    stages.run_race(race, PickText(None, None, tmp_path), starts, [])
+    assert [candidate.name for candidate in entered] == ["small"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence, Sized
+import time
+from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from etude.pick import contenders, tuning
 from etude.pick.contenders import BaselineContender, ProbeContender, TunedContender
 from etude.pick.data import PickData
 from etude.pick.encoders import Encoder
+from etude.pick.final import write_best
 from etude.pick.labels import read_labels
 from etude.runs.task_plan import task_module
 from etude.transfer import few_labels
+from tests.pick.test_race import Scripted, build_race
 
 LABEL = {"en": "mini", "ko": "mini"}
 ENCODER = Encoder("mini", LABEL, Path("none"), "key", 0.0, {})
@@ -40,6 +43,17 @@ class FakeProbe:
         self.numbers: list[int] = []
         self.written = 0
 
+    def features(
+        self, examples: Sized, deadline: float | None, on_batch: Callable[[int, int], None] | None = None
+    ) -> object:
+        """Read as many at once as a batch holds, as a probe does."""
+        for done in range(10, len(examples) + 10, 10):
+            if on_batch is not None:
+                on_batch(done, len(examples))
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError
+        return object()
+
     def fit(self, features: object, numbers: Sequence[int], groups: object) -> str:
         self.numbers = [int(number) for number in numbers]
         return "head"
@@ -60,14 +74,14 @@ def test_a_baseline(data: PickData, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return Fitted()
 
     monkeypatch.setattr(contenders.baselines, "fit", fit)
-    BaselineContender("tfidf", LABEL).refit(data, tmp_path / "best", None)
+    BaselineContender("tfidf", LABEL).refit(data, tmp_path / "best", tmp_path / "labels", None)
     assert sizes == [COUNT]
 
 
 def test_a_linear_head(data: PickData, tmp_path: Path) -> None:
     contender, fake = ProbeContender(ENCODER, "cpu"), FakeProbe()
     contender._probe, contender._features = fake, object()  # type: ignore[assignment]
-    contender.refit(data, tmp_path / "best", None)
+    contender.refit(data, tmp_path / "best", tmp_path / "labels", None)
     assert fake.numbers == list(range(COUNT)) and fake.written == COUNT
 
 
@@ -85,6 +99,31 @@ def test_a_fine_tuning(data: PickData, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(tuning, "tune", tune)
     monkeypatch.setattr(contenders, "open_pretrained", lambda folder: None)
     monkeypatch.setattr(few_labels, "finetuning_overrides", lambda start, settings, examples: {})
-    TunedContender(ENCODER, "cpu").refit(data, tmp_path / "best", None)
+    TunedContender(ENCODER, "cpu").refit(data, tmp_path / "best", tmp_path / "labels", None)
     ((examples, overrides),) = calls
     assert examples == COUNT and overrides["train.steps"] >= few_labels.UPDATES
+
+
+def test_a_linear_head_that_is_late(data: PickData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed near its end, a pick has to read the features again: it ended in OutOfTime, whenever it was called."""
+    contender, fake = ProbeContender(ENCODER, "cpu"), FakeProbe()
+    monkeypatch.setattr(contenders, "open_pretrained", lambda folder: None)
+    monkeypatch.setattr(contenders.probe, "Probe", lambda *_: fake)
+    contender.refit(data, tmp_path / "best", tmp_path / "labels", time.monotonic() - 1)
+    assert fake.numbers == list(range(COUNT)) and fake.written == COUNT
+
+
+def test_the_card_is_headed_by_the_name_of_the_model(data: PickData, tmp_path: Path) -> None:
+    """It is written beside its place, and was headed by the name of that folder."""
+
+    class Carded(Scripted):
+        def refit(self, data: PickData, out: Path, labels: Path, deadline: float | None) -> None:
+            out.mkdir()
+            (out / "README.md").write_text(f"# {out.name}\n")
+            data.write(data.refit_on, labels)
+
+    race = build_race(data, tmp_path / "out", 600)
+    entry = race.enter(Carded("carded", 0.8))
+    write_best(race, entry, tmp_path / "out" / "best", None, None, lambda _: None)
+    assert (tmp_path / "out" / "best" / "README.md").read_text() == "# best\n"
+    assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir()) == ["best", "labels"]

@@ -194,6 +194,6 @@ def test_the_korean_page_has_no_english(
 
 @pytest.mark.parametrize(("seconds", "text"), [(12, "12초"), (65, "1분 5초"), (120, "2분 0초")])
 def test_korean_durations(seconds: float, text: str) -> None:
-    from etude.pick.race import format_korean_seconds
+    from etude.pick.clock import format_korean_seconds
 
     assert format_korean_seconds(seconds) == text

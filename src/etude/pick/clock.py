@@ -38,3 +38,15 @@ def check_deadline(deadline: float | None) -> None:
     """Raise OutOfTime where a deadline has passed."""
     if deadline is not None and time.monotonic() > deadline:
         raise OutOfTime
+
+
+def format_korean_seconds(seconds: float) -> str:
+    """As in 1분 5초."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}분 {rest}초" if minutes else f"{rest}초"
+
+
+def format_seconds(seconds: float) -> str:
+    """As in 1m05s."""
+    whole = round(seconds)
+    return f"{whole // 60}m{whole % 60:02d}s" if whole >= 60 else f"{whole}s"

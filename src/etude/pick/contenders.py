@@ -57,6 +57,7 @@ class Answerer(ABC):
     name: str
     label: Label
     fit_margin = FIT_MARGIN
+    feature_seconds: float = 0.0  # of what all its fits share: measured once, or read from a stored trial
 
     @property
     @abstractmethod
@@ -77,6 +78,11 @@ class Answerer(ABC):
         """Seconds that went into a trial's folder before `answer`: by another process, or before a kill."""
         return 0.0
 
+    @property
+    def preparing_seconds(self) -> float:
+        """Seconds that `prepare` still takes before the next fit: trials that are read from the store left it out."""
+        return 0.0
+
     def estimate_scoring(self, data: PickData) -> float:
         """Estimate the seconds of answering what was set aside, where that is more than a part of a fit."""
         return 0.0
@@ -90,8 +96,8 @@ class Contender(Answerer):
     """An answerer that can be the result of a pick."""
 
     @abstractmethod
-    def refit(self, data: PickData, out: Path, deadline: float | None) -> None:
-        """Learn from all labels and write the final model to `out`."""
+    def refit(self, data: PickData, out: Path, labels: Path, deadline: float | None) -> None:
+        """Learn from all labels and write the final model to `out`; `labels` takes the file that it was learnt from."""
 
     @abstractmethod
     def scale_logits(self, folder: Path, value: float) -> None:
@@ -146,7 +152,7 @@ class BaselineContender(Contender):
         check_deadline(deadline)
         return self._fit(data, train).predict(data.examples(valid))
 
-    def refit(self, data: PickData, out: Path, deadline: float | None) -> None:
+    def refit(self, data: PickData, out: Path, labels: Path, deadline: float | None) -> None:
         self._fit(data, data.refit_on).save(out)
 
     def scale_logits(self, folder: Path, value: float) -> None:
@@ -163,7 +169,6 @@ class ProbeContender(Contender):
         self.encoder, self.device = encoder, device
         self.name = f"{encoder.name} frozen"
         self.label = {"en": f"{encoder.label['en']}, frozen", "ko": f"{encoder.label['ko']}, 고정"}
-        self.feature_seconds = 0.0
         self._probe: probe.Probe | None = None
         self._features: probe.Features | None = None
 
@@ -217,6 +222,10 @@ class ProbeContender(Contender):
 
         return self._probe.features(data.examples(numbers), deadline, check)
 
+    @property
+    def preparing_seconds(self) -> float:
+        return self.feature_seconds if self._features is None else 0.0
+
     def estimate_scoring(self, data: PickData) -> float:
         return self.feature_seconds * len(data.scored_on) / max(1, len(data.refit_on)) if data.has_test else 0.0
 
@@ -235,11 +244,11 @@ class ProbeContender(Contender):
             raise OutOfTime from None
         return self._probe.predict(head, features, range(len(valid)))
 
-    def refit(self, data: PickData, out: Path, deadline: float | None) -> None:
-        self.prepare(data, deadline)
+    def refit(self, data: PickData, out: Path, labels: Path, deadline: float | None) -> None:
+        self.prepare(data, None)  # after a kill they are read again: a late model is better than none
         assert self._probe is not None and self._features is not None
         head = self._probe.fit(self._features, data.refit_on, groups=data.labelled.groups)
-        examples = data.write(data.refit_on, out.parent / "labels")
+        examples = data.write(data.refit_on, labels)
         self._probe.write(head, out, examples, columns=data.labelled.columns)
 
     def scale_logits(self, folder: Path, value: float) -> None:
@@ -309,8 +318,8 @@ class TunedContender(Contender):
     def seconds_before(self, work: Path) -> float:
         return tuning.read_seconds(work)
 
-    def refit(self, data: PickData, out: Path, deadline: float | None) -> None:
-        examples = data.write(data.refit_on, out.parent / "labels")
+    def refit(self, data: PickData, out: Path, labels: Path, deadline: float | None) -> None:
+        examples = data.write(data.refit_on, labels)
         self._train(data, data.refit_on, out, examples, deadline, shorten=True)
 
     def scale_logits(self, folder: Path, value: float) -> None:

@@ -25,9 +25,10 @@ from etude.train import checkpoint
 
 DRAWS = 5_000
 LEVEL = 0.95
-EXPORT = "export"
+EXPORT, LABELS = "export", "labels"
 LEAST_SCORED = 100  # examples: fewer say too little
 LATEST = 0.1  # of the time that a pick may take longer
+SCORED_SHARE = "scored share"  # the decision how much of a test file is answered
 
 
 @dataclass(frozen=True)
@@ -95,11 +96,12 @@ def score_held_out(race: Race, entry: Entry) -> HeldOutScore | None:
     margin, seconds = entry.contender.fit_margin, _fit_seconds(race, entry)
     end, late = race.finishing_seconds(), LATEST * race.clock.total
     deadline = race.clock.deadline(end + margin * race.refit_seconds(entry)) + late
-    if end + seconds > race.clock.left + late:  # a fit of a baseline cannot be stopped on the way
+    # a fit of a baseline cannot be stopped on the way; one that a kill came after takes no time
+    if end + seconds > race.clock.left + late and not _is_scored(race, entry):
         return None
     room, needed = race.clock.left + late - end - margin * seconds, race.answering_seconds(entry)
     fitting = 1.0 if not needed else min(1.0, max(0.0, room) / (margin * needed))
-    share = race.journal.decide("scored share", lambda: fitting)
+    share = race.journal.decide(SCORED_SHARE, lambda: fitting)
     numbers = draw_part(data.scored_on, share, race.seed)
     try:
         answers, _ = race.run_trial(entry.contender, data.chosen_on, numbers, deadline)
@@ -111,6 +113,14 @@ def score_held_out(race: Race, entry: Entry) -> HeldOutScore | None:
                        for _ in range(DRAWS)]).astype(np.float64)  # fmt: skip
     low, high = np.quantile(outcome.score(counts), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return HeldOutScore(float(outcome.score()), float(low), float(high), numbers, answers)
+
+
+def _is_scored(race: Race, entry: Entry) -> bool:
+    """Whether the answers that are scored are in the store."""
+    share = race.journal.values["decisions"].get(SCORED_SHARE)
+    if share is None:
+        return False
+    return race.has_trial(entry.contender, race.data.chosen_on, draw_part(race.data.scored_on, share, race.seed))
 
 
 def draw_part(numbers: np.ndarray, share: float, seed: int) -> np.ndarray:
@@ -180,19 +190,22 @@ def write_best(
 ) -> None:
     """Refit the winner on all labels, calibrate it, and put it at `out`, complete or not at all."""
     on_progress(f"refitting {entry.contender.label['en']} on all {len(race.data.refit_on):,} labels")
-    writing = out.with_name(f".{out.name}.writing")
-    shutil.rmtree(writing, ignore_errors=True)
+    staging = out.with_name(f".{out.name}.writing")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir()
+    writing = staging / out.name  # the name of the folder heads the model card
     contender = entry.contender
     assert isinstance(contender, Contender)  # only such are ranked
     # late by half of what is allowed: a fine-tuning that would end after it becomes shorter
     latest = race.clock.deadline(race.finishing_seconds()) + LATEST * race.clock.total / 2
-    contender.refit(race.data, writing, latest)
+    contender.refit(race.data, writing, out.parent / LABELS, latest)
     if scaling is not None and scaling.temperature != 1.0:
         contender.scale_logits(writing, scaling.temperature)
     if scaling is not None and scaling.threshold is not None and accuracy is not None:
         Abstention(scaling.threshold, accuracy).write(writing)
     shutil.rmtree(out, ignore_errors=True)
     writing.rename(out)
+    shutil.rmtree(staging)
     checkpoint.flush(out.parent)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from etude.baselines import registry as baselines
 from etude.errors import UserError
-from etude.pick.clock import OutOfTime
+from etude.pick.clock import OutOfTime, format_seconds
 from etude.pick.contenders import (
     Answerer,
     BaselineContender,
@@ -147,7 +147,9 @@ class Race:
     def final_seconds(self, entry: Entry) -> float:
         """Seconds that the scored fit, its answers and the refit take now; of a large test file, those for a part."""
         most = SCORING_SHARE * self.clock.total / entry.contender.fit_margin
-        return self.scored_seconds(entry) + self.refit_seconds(entry) + min(most, self.answering_seconds(entry))
+        preparing = entry.contender.preparing_seconds * self.pace.slowdown(entry.trials.pace)
+        fits = self.scored_seconds(entry) + self.refit_seconds(entry)
+        return preparing + fits + min(most, self.answering_seconds(entry))
 
     def answering_seconds(self, entry: Entry) -> float:
         """Seconds that answers to all examples set aside take now, where that is more than a part of a fit."""
@@ -260,8 +262,7 @@ class Race:
 
     def _check_time(self, entry: Entry, number: int) -> None:
         """Raise OutOfTime where the next fold would not end in time, by those before it."""
-        fold = self.data.folds[number]
-        is_done = self.store.state(self._trial_key(entry.contender, fold.train, fold.valid)) == "done"
+        is_done = self.has_trial(entry.contender, *self.data.folds[number])
         if entry.trials.seconds and not is_done and entry.trials.fold_seconds > self.room(entry):
             raise OutOfTime
 
@@ -312,6 +313,10 @@ class Race:
             task_code(self.data.labelled.kind),
         ])  # fmt: skip
 
+    def has_trial(self, contender: Answerer, train: np.ndarray, valid: np.ndarray) -> bool:
+        """Whether the answers are in the store."""
+        return self.store.state(self._trial_key(contender, train, valid)) == "done"
+
     def run_trial(
         self, contender: Answerer, train: np.ndarray, valid: np.ndarray, deadline: float | None
     ) -> tuple[list[Answer], float]:
@@ -331,10 +336,15 @@ class Race:
                 lines = "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
                 checkpoint.write_text(work / ANSWERS, lines)
                 seconds = time.monotonic() - start
-                self.store.finish(key, {"contender": contender.name, "seconds": seconds, "pace": self.pace.now()})
+                self.store.finish(key, {"contender": contender.name, "seconds": seconds, "pace": self.pace.now(),
+                                        "feature_seconds": contender.feature_seconds})  # fmt: skip
             self.journal.save()
+        result = self.store.result(key)
+        # fine-tunings are foreseen by it, also where no feature had to be read this time
+        contender.feature_seconds = contender.feature_seconds or float(result.get("feature_seconds", 0.0))
         text = (self.store.result_folder(key) / ANSWERS).read_text(encoding="utf-8")
-        return [json.loads(line) for line in text.splitlines()], float(self.store.result(key)["seconds"])
+        # not splitlines: answers hold the user's text, and that may hold U+2028
+        return [json.loads(line) for line in text.split("\n") if line], float(result["seconds"])
 
     def _report(self, entry: Entry) -> None:
         standing, leader = self.standing(entry.contender.name), self.leader()
@@ -383,15 +393,3 @@ class Race:
         self.run_folds(entry, CHEAP_SHARE)
         self.journal.decide(f"features {encoder.key}", lambda: contender.feature_seconds)
         return entry if entry.trials.answers else None
-
-
-def format_korean_seconds(seconds: float) -> str:
-    """As in 1분 5초."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}분 {rest}초" if minutes else f"{rest}초"
-
-
-def format_seconds(seconds: float) -> str:
-    """As in 1m05s."""
-    whole = round(seconds)
-    return f"{whole // 60}m{whole % 60:02d}s" if whole >= 60 else f"{whole}s"

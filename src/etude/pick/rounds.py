@@ -13,10 +13,10 @@ from concurrent.futures import Future
 from etude.errors import UserError
 from etude.pick import candidates as candidate_list
 from etude.pick.candidates import Round, plan_parallel_rounds, plan_rounds, plan_shared_rounds
-from etude.pick.clock import OutOfTime
+from etude.pick.clock import OutOfTime, format_seconds
 from etude.pick.encoders import Candidate, Encoder, Pretraining, plan_pretraining, read_encoder, run_pretraining
 from etude.pick.fine_tuning import run_tuned
-from etude.pick.race import KOREAN_ERROR, Entry, Race, format_seconds
+from etude.pick.race import KOREAN_ERROR, Entry, Race
 from etude.pick.text import PickText
 from etude.pick.worker_pool import Job, WorkerPool
 

@@ -50,7 +50,13 @@ def run_race(
             left, share = PRETRAIN_SHARE * (race.clock.left - race.reserve()), text_share(race, text)
             if must_pay:
                 scratch = drop_unpaying(race, scratch, text, share, left)
-            continued = drop_unpaying(race, continued, text, share, left, bound_speed(race, probed))
+            continued = [  # each by itself: starts are of any size
+                candidate
+                for encoder, each in starts
+                for candidate in drop_unpaying(
+                    race, [each], text, share, left, bound_speed(race, [e for e in probed if e.encoder is encoder])
+                )
+            ]
         order = race.ranking()
         probed.sort(key=lambda entry: order.index(entry.contender.name))  # the best start first
         vectors_first = not is_ahead(race, probed)

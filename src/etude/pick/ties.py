@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from etude.pick.clock import format_korean_seconds, format_seconds
 from etude.pick.contenders import Label
-from etude.pick.race import Entry, Race, format_korean_seconds, format_seconds
+from etude.pick.race import Entry, Race
 
 SLOWER = 1.3  # a fold may take so many times what the others took
 
