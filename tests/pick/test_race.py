@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from etude.errors import UserError
 from etude.pick import stages
@@ -17,7 +18,7 @@ from etude.pick.clock import OutOfTime
 from etude.pick.contenders import FIT_MARGIN, Contender
 from etude.pick.data import PickData
 from etude.pick.encoders import Candidate, Encoder
-from etude.pick.final import calibrate, choose_winner, score_held_out
+from etude.pick.final import bound_score, calibrate, choose_winner, score_held_out
 from etude.pick.journal import Journal
 from etude.pick.labels import read_labels
 from etude.pick.race import CHEAP_SHARE, FINISHING, Race
@@ -25,6 +26,7 @@ from etude.pick.text import PickText
 from etude.runs.task_plan import task_module
 from etude.study.cells import CellStore
 from etude.tasks.base import Answer
+from etude.tasks.outcomes import mean_outcome
 
 
 class FakeTime:
@@ -272,6 +274,22 @@ def test_a_score_that_is_stored_is_told_after_a_kill(data: PickData, tmp_path: P
     assert resumed.clock.left <= 5
     stored = score_held_out(resumed, choose_winner(resumed))
     assert stored is not None and stored.json() == score.json() and again.calls == 0
+
+
+def test_right_answers_alone_are_no_certainty(data: PickData, tmp_path: Path) -> None:
+    """40 right answers of 40: the interval of a bootstrap was 100 to 100 %."""
+    race = build_race(data, tmp_path / "out", 600)
+    race.run_folds(race.enter(Scripted("perfect", 1.0)))
+    score = score_held_out(race, choose_winner(race))
+    assert score is not None and score.value == score.high == 1.0
+    assert score.low == pytest.approx(0.025 ** (1 / 40))
+
+
+def test_an_interval_of_shares_is_exact_and_of_other_scores_drawn() -> None:
+    low, high = bound_score(mean_outcome([1.0] * 15 + [0.0] * 5), seed=0)
+    assert binom.sf(14, 20, low) == pytest.approx(0.025) and binom.cdf(15, 20, high) == pytest.approx(0.025)
+    low, high = bound_score(mean_outcome([0.25, 0.5, 0.75] * 20), seed=0)
+    assert low == pytest.approx(0.45, abs=0.02) and high == pytest.approx(0.55, abs=0.02)
 
 
 def test_each_start_is_worth_its_own_time(data: PickData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from etude.pick.clock import OutOfTime
 from etude.pick.contenders import Contender
 from etude.pick.race import Entry, Race
 from etude.tasks.base import Answer
+from etude.tasks.outcomes import Outcome
 from etude.train import checkpoint
 
 DRAWS = 5_000
@@ -108,11 +109,7 @@ def score_held_out(race: Race, entry: Entry) -> HeldOutScore | None:
     except OutOfTime:
         return None
     outcome = data.outcome(numbers, answers)
-    rng = np.random.default_rng([race.seed, len(answers)])
-    counts = np.stack([np.bincount(rng.integers(len(answers), size=len(answers)), minlength=len(answers))
-                       for _ in range(DRAWS)]).astype(np.float64)  # fmt: skip
-    low, high = np.quantile(outcome.score(counts), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return HeldOutScore(float(outcome.score()), float(low), float(high), numbers, answers)
+    return HeldOutScore(float(outcome.score()), *bound_score(outcome, race.seed), numbers, answers)
 
 
 def _is_scored(race: Race, entry: Entry) -> bool:
@@ -121,6 +118,23 @@ def _is_scored(race: Race, entry: Entry) -> bool:
     if share is None:
         return False
     return race.has_trial(entry.contender, race.data.chosen_on, draw_part(race.data.scored_on, share, race.seed))
+
+
+def bound_score(outcome: Outcome, seed: int) -> tuple[float, float]:
+    """Return the ends of the 95 % interval over examples.
+
+    Of a share of right answers it is that of Clopper and Pearson (1934). A bootstrap would call 20 right answers of 20
+    "100 to 100 %", because it draws nothing that it has not seen. Other scores have its percentiles (Efron 1979).
+    """
+    count, error = len(outcome.parts), (1 - LEVEL) / 2
+    if outcome.statistic == "mean" and np.isin(outcome.parts[:, 0], (0, 1)).all() and (outcome.parts[:, 1] == 1).all():
+        hits = int(outcome.parts[:, 0].sum())
+        low, above = (calibration.clopper_pearson_bound(number, count, error) for number in (hits, count - hits))
+        return low, 1 - above
+    rng = np.random.default_rng([seed, count])
+    weights = np.stack([np.bincount(rng.integers(count, size=count), minlength=count) for _ in range(DRAWS)])
+    low, high = np.quantile(outcome.score(weights.astype(np.float64)), [error, 1 - error])
+    return float(low), float(high)
 
 
 def draw_part(numbers: np.ndarray, share: float, seed: int) -> np.ndarray:
