@@ -28,6 +28,7 @@ from etude.pick.checks import check_inputs
 from etude.pick.data import HELD_OUT, PickData
 from etude.pick.encoders import Candidate, Encoder, open_start
 from etude.pick.final import EXPORT, calibrate, choose_winner, export_model, score_held_out, write_best
+from etude.pick.folder_lock import lock_folder
 from etude.pick.journal import FILE as JOURNAL
 from etude.pick.journal import Journal
 from etude.pick.race import Race
@@ -152,41 +153,44 @@ def pick(
         if Recipe.load(candidate.recipe, dict(candidate.changes)).reads_graph:
             raise UserError(f"{candidate.recipe} learns from a graph, and a pick reads text: name another recipe.")
     out.mkdir(parents=True, exist_ok=True)
-    verify_checksums(out)
-    journal = Journal(out, _fingerprint_inputs(data, pile, start_encoders, scratch, minutes, device, seed, accuracy))
-    if journal.changed:
-        on_progress(
-            f"Changed since the last pick here: {', '.join(journal.changed)}. What depends on it is done again."
+    with lock_folder(out):
+        verify_checksums(out)
+        journal = Journal(
+            out, _fingerprint_inputs(data, pile, start_encoders, scratch, minutes, device, seed, accuracy)
         )
-    if journal.is_resumed and (finished := _read_finished(out)) is not None:
-        on_progress("This pick is done already; nothing changed.")
-        return finished
-    (out / CHECKSUMS).unlink(missing_ok=True)
-    journal.start(60 * minutes, time.monotonic() - begin)
-    pool = _open_pool(on, device, out)
-    loading = journal.decide("loading", lambda: loading)
-    race = Race(data, journal, CellStore(out / "cells"), device, seed, on_progress, pool, loading)
-    (out / "cells").mkdir(exist_ok=True)
-    continued = [
-        (encoder, Candidate(f"{encoder.name} continued",
-                            {"en": f"{encoder.label['en']} continued", "ko": f"{encoder.label['ko']} 추가 학습"},
-                            encoder.folder, {}, is_start=True))
-        for encoder in start_encoders
-    ]  # fmt: skip
-    with closing(pool) if pool is not None else nullcontext():
-        run_race(race, pile, continued, scratch, must_pay=not recipes)
-    winner = choose_winner(race)
-    score = score_held_out(race, winner)
-    scaling = calibrate(race, winner, accuracy)
-    write_best(race, winner, out / BEST, scaling, accuracy, on_progress)
-    not_exported = export_model(out / BEST, out / BEST / EXPORT)
-    results = report.collect(race, winner, score, scaling, not_exported, warnings)
-    page.write(out / REPORT, results)
-    journal.values["finished"] = True
-    checkpoint.write_text(out / RESULTS, json.dumps(results, indent=1, ensure_ascii=False))
-    journal.save()
-    write_checksums(out, (JOURNAL, RESULTS))
-    return PickResult(out, results)
+        if journal.changed:
+            on_progress(
+                f"Changed since the last pick here: {', '.join(journal.changed)}. What depends on it is done again."
+            )
+        if journal.is_resumed and (finished := _read_finished(out)) is not None:
+            on_progress("This pick is done already; nothing changed.")
+            return finished
+        (out / CHECKSUMS).unlink(missing_ok=True)
+        journal.start(60 * minutes, time.monotonic() - begin)
+        pool = _open_pool(on, device, out)
+        loading = journal.decide("loading", lambda: loading)
+        race = Race(data, journal, CellStore(out / "cells"), device, seed, on_progress, pool, loading)
+        (out / "cells").mkdir(exist_ok=True)
+        continued = [
+            (encoder, Candidate(f"{encoder.name} continued",
+                                {"en": f"{encoder.label['en']} continued", "ko": f"{encoder.label['ko']} 추가 학습"},
+                                encoder.folder, {}, is_start=True))
+            for encoder in start_encoders
+        ]  # fmt: skip
+        with closing(pool) if pool is not None else nullcontext():
+            run_race(race, pile, continued, scratch, must_pay=not recipes)
+        winner = choose_winner(race)
+        score = score_held_out(race, winner)
+        scaling = calibrate(race, winner, accuracy)
+        write_best(race, winner, out / BEST, scaling, accuracy, on_progress)
+        not_exported = export_model(out / BEST, out / BEST / EXPORT)
+        results = report.collect(race, winner, score, scaling, not_exported, warnings)
+        page.write(out / REPORT, results)
+        journal.values["finished"] = True
+        checkpoint.write_text(out / RESULTS, json.dumps(results, indent=1, ensure_ascii=False))
+        journal.save()
+        write_checksums(out, (JOURNAL, RESULTS))
+        return PickResult(out, results)
 
 
 def _open_pool(on: Literal["here", "ray"], device: str, out: Path) -> WorkerPool | None:
