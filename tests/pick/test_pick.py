@@ -156,6 +156,16 @@ def test_what_is_wrong_is_said_before_anything_is_done(options: dict[str, Any], 
     assert not (tmp_path / "out").exists()
 
 
+def test_an_accuracy_is_one_of_labels(tmp_path: Path) -> None:
+    """Of a number there is nothing to withhold: the option had no effect, and nobody was told."""
+    records = [{"text_a": f"text {n}", "text_b": "film", "score": n % 5} for n in range(30)]
+    train = tmp_path / "labels.jsonl"
+    train.write_text("".join(json.dumps(record) + "\n" for record in records))
+    with pytest.raises(UserError, match="--accuracy withholds labels that are unsure, and similarity answers none"):
+        etude.pick(task="similarity", train=train, out=tmp_path / "out", accuracy=0.9)
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_command_tries_the_default_recipes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An option that is not given must reach the pick as nothing: `()` was once read as the name of a recipe."""
     from typer.testing import CliRunner

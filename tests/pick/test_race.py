@@ -18,7 +18,7 @@ from etude.pick.clock import OutOfTime
 from etude.pick.contenders import FIT_MARGIN, Contender
 from etude.pick.data import PickData
 from etude.pick.encoders import Candidate, Encoder
-from etude.pick.final import bound_score, calibrate, choose_winner, score_held_out
+from etude.pick.final import bound_score, calibrate, choose_winner, note_answers, score_held_out
 from etude.pick.journal import Journal
 from etude.pick.labels import read_labels
 from etude.pick.race import CHEAP_SHARE, FINISHING, Race
@@ -290,6 +290,19 @@ def test_an_interval_of_shares_is_exact_and_of_other_scores_drawn() -> None:
     assert binom.sf(14, 20, low) == pytest.approx(0.025) and binom.cdf(15, 20, high) == pytest.approx(0.025)
     low, high = bound_score(mean_outcome([0.25, 0.5, 0.75] * 20), seed=0)
     assert low == pytest.approx(0.45, abs=0.02) and high == pytest.approx(0.55, abs=0.02)
+
+
+def test_an_accuracy_that_cannot_be_promised_is_said(data: PickData, tmp_path: Path) -> None:
+    """The model answered always, and nobody was told."""
+    race = build_race(data, tmp_path / "out", 600)
+    race.run_folds(race.enter(Scripted("poor", 0.6)))
+    winner = choose_winner(race)
+    note_answers(race, calibrate(race, winner, accuracy=None), None)
+    note_answers(race, calibrate(race, winner, accuracy=0.4), 0.4)
+    assert not race.notes
+    note_answers(race, calibrate(race, winner, accuracy=0.95), 0.95)
+    assert "by 160 answers" in race.notes[-1]["en"] and "at least 59 sure answers" in race.notes[-1]["en"]
+    assert "0.95" in race.notes[-1]["ko"]
 
 
 def test_each_start_is_worth_its_own_time(data: PickData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

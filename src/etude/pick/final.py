@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -187,6 +188,21 @@ def calibrate(race: Race, entry: Entry, accuracy: float | None) -> Calibration |
     loss = calibration.negative_log_likelihood(log_probs, labels)
     scaled_loss = calibration.negative_log_likelihood(log_probs, labels, temperature)
     return Calibration(temperature, before, after, loss, scaled_loss, len(labels), threshold)
+
+
+def note_answers(race: Race, scaling: Calibration | None, accuracy: float | None) -> None:
+    """Say that the model always answers where an accuracy was asked for that no confidence is known to reach."""
+    if accuracy is None or (scaling is not None and scaling.threshold is not None):
+        return
+    answers = scaling.answers if scaling is not None else 0
+    least = math.ceil(math.log(1 - calibration.CONFIDENCE_LEVEL) / math.log(accuracy))
+    race.note(
+        f"--accuracy {accuracy:g}: by {answers:,} answers of the folds, no confidence is known to be right that often, "
+        f"so the model always answers. It takes at least {least:,} sure answers, all of them right, to know.",
+        f"--accuracy {accuracy:g}: 겹의 예측 {answers:,}개로는 그만큼 자주 맞는 확신의 기준을 찾지 못해, 모형은 "
+        f"언제나 답합니다. 확신하는 예측이 적어도 {least:,}개 있고 모두 맞아야 알 수 있습니다.",
+    )
+    race.on_progress(race.notes[-1]["en"])
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

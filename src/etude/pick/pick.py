@@ -27,7 +27,7 @@ from etude.pick.candidates import parse_candidates
 from etude.pick.checks import check_inputs
 from etude.pick.data import HELD_OUT, PickData
 from etude.pick.encoders import Candidate, Encoder, open_start
-from etude.pick.final import EXPORT, calibrate, choose_winner, export_model, score_held_out, write_best
+from etude.pick.final import EXPORT, calibrate, choose_winner, export_model, note_answers, score_held_out, write_best
 from etude.pick.folder_lock import lock_folder
 from etude.pick.journal import FILE as JOURNAL
 from etude.pick.journal import Journal
@@ -43,6 +43,7 @@ from etude.study.folder_checksums import write_checksums
 from etude.study.text_source import hash_json
 from etude.tasks.base import Answer
 from etude.tasks.bootstrap import Score
+from etude.tasks.classify import LabelScoring
 from etude.tasks.data.examples import Examples
 from etude.text.run_checksums import CHECKSUMS, verify_checksums
 from etude.train import checkpoint
@@ -144,6 +145,8 @@ def pick(
     for texts in warnings:
         on_progress(texts["en"])
     data = PickData.build(checked.train, checked.dev, checked.test, task_settings, HELD_OUT, seed)
+    if accuracy is not None and not isinstance(data.scoring, LabelScoring):
+        raise UserError(f"--accuracy withholds labels that are unsure, and {task} answers none: leave it out.")
     pile = PickText(checked.text, checked.corpus, out / "corpora") if text else None
     start_encoders = [open_start(*_parse_start(start)) for start in starts]
     _refuse_equal_names([encoder.name for encoder in start_encoders])
@@ -182,6 +185,7 @@ def pick(
         winner = choose_winner(race)
         score = score_held_out(race, winner)
         scaling = calibrate(race, winner, accuracy)
+        note_answers(race, scaling, accuracy)
         write_best(race, winner, out / BEST, scaling, accuracy, on_progress)
         not_exported = export_model(out / BEST, out / BEST / EXPORT)
         results = report.collect(race, winner, score, scaling, not_exported, warnings)
