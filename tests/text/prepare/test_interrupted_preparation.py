@@ -111,6 +111,26 @@ def test_changed_text_or_settings_start_anew(text: Path, tmp_path: Path) -> None
     assert documents_of(corpus) == some_text(80, seed=9)
 
 
+def test_work_of_another_format_is_begun_anew(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def list_phases(work_format: int) -> list[str]:
+        phases: list[str] = []
+
+        def stop(progress: Progress) -> None:
+            phases.append(progress.phase)
+            if progress.phase == "encoding":
+                raise Stop
+
+        monkeypatch.setattr("etude.text.prepare.work_folder.WORK_FORMAT", work_format)
+        with pytest.raises(Stop):
+            prepare(text, tmp_path / "c", "char", workers=0, progress=stop)
+        return phases
+
+    first = list_phases(1)
+    assert "reading" in first
+    assert "reading" not in list_phases(1)
+    assert list_phases(2) == first
+
+
 def test_text_that_changes_between_the_passes_is_noticed(text: Path, tmp_path: Path) -> None:
     def change(progress: Progress) -> None:
         if progress.phase == "training":

@@ -15,6 +15,7 @@ from etude.text.checked_files import MANIFEST, write_atomically, write_manifest
 from etude.text.corpus.split_writer import Upload
 
 START_AGAIN = "What was prepared so far is removed: run the same command again."  # where it is damaged
+WORK_FORMAT = 2  # of what an interrupted preparation leaves: that of another format is begun anew
 SETTINGS, STATE, LOCK, CORPUS, LINKING = "settings.json", "state.json", "lock", "corpus", "linking"
 
 
@@ -50,7 +51,7 @@ class WorkFolder:
 
     def _continue_or_clear(self) -> None:
         """Keep what an interrupted preparation with the same settings left; remove anything else."""
-        text = json.dumps(self.settings, sort_keys=True)
+        text = json.dumps({"format": WORK_FORMAT, **self.settings}, sort_keys=True)
         settings_file = self.folder / SETTINGS
         can_continue = settings_file.is_file() and settings_file.read_text() == text
         if not can_continue:
