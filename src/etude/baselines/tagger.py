@@ -7,6 +7,7 @@ is valid.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -23,9 +24,9 @@ from etude.baselines.word_clusters import GRAINS
 from etude.errors import UserError, suggest_name
 from etude.tasks.base import Answer
 from etude.tasks.data.examples import Examples
-from etude.tasks.tag import text_words
 from etude.tasks.tag.encodings import allowed, convert, spans
 from etude.tasks.tag.sentences import TaggedSentence
+from etude.tasks.tag.text_words import split_text
 
 RARE = 2000  # from so many sentences on, a feature that occurs once is left out
 FORBIDDEN = -1e4  # the score of what the scheme forbids
@@ -194,7 +195,8 @@ class TagBaseline(Baseline[TaggedSentence]):
                 f"This tagger has learnt chunks as {facts['encoding']} and writes {facts['scheme']}, which its export "
                 "cannot. Leave task.encoding out."
             )
-        copied = {"tag_features.py": tag_features, "text_words.py": text_words}
+        # by its function: to import the module from its package would make the whole task part of every baseline's code
+        copied = {"tag_features.py": tag_features, "text_words.py": sys.modules[split_text.__module__]}
         return {"predict.py": PREDICT, **{name: inspect.getsource(module) for name, module in copied.items()}}
 
 

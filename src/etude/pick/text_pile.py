@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -278,7 +279,7 @@ def _read_documents(
                 yield parse_documents([part], data, settings, None)
             except UserError as error:
                 if part.kind not in ("lines", "rows"):
-                    raise UserError(_locate(part, data, str(error))) from None
+                    raise UserError(_shorten_place(part.file, str(error))) from None
                 yield from _read_records(part, data, settings, on_bad)
 
 
@@ -293,17 +294,10 @@ def _read_records(
         try:
             yield parse_documents([single], line, settings, None)
         except UserError as error:
-            place = f"{part.file}:{number}"
-            message = str(error).replace(f"{part.file}, line {number}:", f"{place}:")
-            on_bad(place, message.replace(f"{part.file} is ", f"{place} is "))
+            on_bad(f"{part.file}:{number}", _shorten_place(part.file, str(error)))
 
 
-def _locate(part: BlockPart, data: bytes, message: str) -> str:
-    """Name the line of invalid UTF-8, or of a zero byte, in a message that has the byte only."""
-    try:
-        place = data.decode().find("\0")
-        before = data[: data.index(b"\0")] if place >= 0 else b""
-    except UnicodeDecodeError as problem:
-        before = data[: problem.start]
-    line = part.line + before.count(b"\n")
-    return message.replace(f"{part.file} is ", f"{part.file}:{line} is ", 1)
+def _shorten_place(file: str, message: str) -> str:
+    """Write "FILE, line 6, is" and "FILE, line 6:" as "FILE:6 is" and "FILE:6:", as places of labels are."""
+    shorter = re.compile(rf"{re.escape(file)}, line (\d+)(,(?= )|(?=:))")
+    return shorter.sub(lambda match: f"{file}:{match[1]}", message, count=1)
