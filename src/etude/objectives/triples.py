@@ -89,15 +89,14 @@ class TripleBatch(Batch):
 class Triples(PretrainingObjective[GraphEmbedding, TripleRow, TripleBatch, GraphSplit]):
     """Tells true triples from corrupted ones."""
 
-    train_pairs: Tensor | None
-
     def __init__(self, settings: Settings, model: GraphEmbedding) -> None:
         super().__init__()
         self.settings, self.entities = settings, model.vocab
         self.row_tokens = settings.row_tokens
         self.known: KnownAnswers | None = None  # of the graph whose rows were asked for: ranks are filtered by it
         self.train_answers: KnownAnswers | None = None  # of its train triples: negatives are filtered by it
-        self.register_buffer("train_pairs", None, persistent=False)  # (P,) int64: train_answers.list_pairs
+        # (P,) int64: train_answers.list_pairs. No buffer: a model in shards empties those after rows are asked for
+        self.train_pairs: Tensor | None = None
 
     # --- on the host --------------------------------------------------------------------------------
 
@@ -226,9 +225,10 @@ class Triples(PretrainingObjective[GraphEmbedding, TripleRow, TripleBatch, Graph
         is_answer = negatives == batch.answers[:, None]
         if batch.queries is not None:
             assert self.train_pairs is not None  # there since rows were asked for, as queries are
+            known = self.train_pairs = self.train_pairs.to(scores.device)  # moved once
             pairs = batch.queries[:, None] * self.entities + negatives  # below zero where train triples know no answer
-            found = torch.searchsorted(self.train_pairs, pairs).clamp(max=len(self.train_pairs) - 1)
-            is_answer = is_answer | (self.train_pairs[found] == pairs)
+            found = torch.searchsorted(known, pairs).clamp(max=len(known) - 1)
+            is_answer = is_answer | (known[found] == pairs)
         return scores.masked_fill(is_answer, NO_NEGATIVE)
 
     def flops(self, model: GraphEmbedding, batch: TripleBatch) -> int:
