@@ -227,8 +227,8 @@ class Triples(PretrainingObjective[GraphEmbedding, TripleRow, TripleBatch, Graph
             assert self.train_pairs is not None  # there since rows were asked for, as queries are
             known = self.train_pairs = self.train_pairs.to(scores.device)  # moved once
             pairs = batch.queries[:, None] * self.entities + negatives  # below zero where train triples know no answer
-            found = torch.searchsorted(known, pairs).clamp(max=len(known) - 1)
-            is_answer = is_answer | (known[found] == pairs)
+            places = torch.searchsorted(known, pairs).clamp(max=len(known) - 1)
+            is_answer = is_answer | (known[places] == pairs)
         return scores.masked_fill(is_answer, NO_NEGATIVE)
 
     def flops(self, model: GraphEmbedding, batch: TripleBatch) -> int:
