@@ -202,21 +202,28 @@ def work(arguments: argparse.Namespace) -> None:
             print(json.dumps(profile(take_step) if line.strip() == "profile" else measure(int(line))), flush=True)
 
 
-def profile(take_step: Callable[[], None], steps: int = 4) -> dict[str, float]:
-    """Return how many milliseconds of a step the card computes, of how many, and in how many kernels and copies."""
+def profile(take_step: Callable[[], None], steps: int = 4) -> dict[str, Any]:
+    """Return how many milliseconds of a step the card computes, of how many, in how many kernels and copies.
+
+    And the longest pauses between two of them, with the one that each ends with.
+    """
     if not torch.cuda.is_available():
-        return {"busy": 0.0, "whole": 0.0, "kernels": 0.0}
+        return {"busy": 0.0, "whole": 0.0, "kernels": 0.0, "pauses": []}
     activities = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profiler:
         for _ in range(steps):
             take_step()
         torch.cuda.synchronize()
     events = [event for event in profiler.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    spans = sorted((event.time_range.start, event.time_range.end) for event in events)
-    busy = end = 0.0
-    for start, stop in spans:  # streams overlap
+    spans = sorted((event.time_range.start, event.time_range.end, event.name) for event in events)
+    busy, end, pauses = 0.0, spans[0][0], []
+    for start, stop, name in spans:  # streams overlap
+        pauses.append(((start - end) / 1e3, name[:60]))
         busy, end = busy + max(0.0, stop - max(start, end)), max(end, stop)
-    return {"busy": busy / 1e3 / steps, "whole": (end - spans[0][0]) / 1e3 / steps, "kernels": len(events) / steps}
+    return {
+        "busy": busy / 1e3 / steps, "whole": (end - spans[0][0]) / 1e3 / steps, "kernels": len(events) / steps,
+        "pauses": sorted(pauses, reverse=True)[: 3 * steps],
+    }  # fmt: skip
 
 
 class Side:
@@ -292,6 +299,7 @@ def measure_overhead(name: str, sides: list[Side], small: bool) -> dict[str, Any
     )
     for words, step in zip(("plain", "FSDP2"), profiles, strict=True):
         print(f"  {words}: computes for {step['busy']:.2f} of {step['whole']:.2f} ms, {step['kernels']:.0f} kernels")
+        print(*(f"    paused for {pause:.2f} ms before {kernel}" for pause, kernel in step["pauses"]), sep="\n")
     return result
 
 

@@ -131,5 +131,3 @@ def test_kernels_serve_a_gpu_that_trains_compiled(monkeypatch: pytest.MonkeyPatc
         (cuda, half, shape, Norm(768, bias=False)),
     ):
         assert residual.residual_norm_kernels(*refused) is None
-    monkeypatch.setattr(residual, "is_single_process", lambda: False)
-    assert residual.residual_norm_kernels(cuda, half, shape, norm) is None

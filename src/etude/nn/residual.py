@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from etude.nn.activations import apply_dropout
 from etude.nn.norm import Norm
-from etude.nn.triton.availability import is_single_process, kernel_module, supports_half_kernels
+from etude.nn.triton.availability import kernel_module, supports_half_kernels
 
 Placement = Literal["pre", "post"]
 
@@ -53,7 +53,6 @@ def residual_norm_kernels(device: torch.device, dtype: torch.dtype, shape: torch
         supports_half_kernels(device, dtype)
         and torch.compiler.is_compiling()
         and torch.is_grad_enabled()
-        and is_single_process()
     )
     if not is_supported or norm.kind != "layer" or norm.bias is None or not shape[0]:
         return None

@@ -46,11 +46,3 @@ def kernel_module(
         except ImportError:
             _MODULES[name] = None
     return _MODULES[name]
-
-
-def is_single_process() -> bool:
-    """Whether this process trains alone.
-
-    In shards (FSDP2) the weights of a branch exist only while it runs.
-    """
-    return not (torch.distributed.is_available() and torch.distributed.is_initialized())
