@@ -38,15 +38,15 @@ LARGE = {"mlm-vs-electra": 16, "cloze-vs-mlm": 12, "albert-sharing": 15, "embedd
 REPORT_FILES = ("results.json", "report.html", "table.md", "study.yaml", "registered.json")
 
 
-def prepare(text: Path, vocab: Path | None, work: Path) -> Path:
-    """Return the corpus, prepared unless it is one or lies there."""
+def prepare(text: Path, vocab: Path | None) -> Path:
+    """Return the corpus, prepared in the current folder unless it is one or lies there."""
     if (text / "manifest.json").is_file():
         return text
-    corpus = work / "corpus"
+    corpus = Path("corpus")
     if not (corpus / "manifest.json").is_file():
         tokenizer = "wordpiece:30522,lower"
         if vocab is not None:
-            tokenizer = str(work / "vocab.txt")
+            tokenizer = "vocab.txt"
             words = vocab.read_text(encoding="utf-8")
             Path(tokenizer).write_text(words.replace("[unused0]\n", "[EOT]\n", 1), encoding="utf-8")
         command = [
@@ -79,7 +79,7 @@ def start_mps() -> bool:
 def run_queue(arguments: argparse.Namespace, corpus: Path, log: Path) -> int:
     files = [str(ROOT / "studies" / f"{name}.yaml") for name in arguments.studies]
     command = [sys.executable, "-m", "etude", "study", *files, "--text", str(corpus), "--data", str(arguments.tasks),
-               "-o", str(arguments.work / "studies"), "--workers", str(arguments.workers),
+               "-o", "studies", "--workers", str(arguments.workers),
                "--minutes", str(arguments.minutes), "--export-cells", str(arguments.out / "cells.zip")]  # fmt: skip
     command += ["--gpu"] if arguments.device.startswith("cuda") or arguments.gpu_sections else []
     command += ["--device", arguments.device]
@@ -151,6 +151,10 @@ def main() -> None:
     words = sys.argv[1:]
     place = words.index("--") if "--" in words else len(words)
     arguments = parser.parse_args(words[:place], argparse.Namespace(rest=words[place + 1 :]))
+    for name in ("text", "tasks", "out", "vocab", "work"):
+        path = getattr(arguments, name)
+        setattr(arguments, name, None if path is None else path.resolve())
+    arguments.imports = [str(Path(archive).resolve()) for archive in arguments.imports]
     missing = [name for name in arguments.studies if not (ROOT / "studies" / f"{name}.yaml").is_file()]
     if missing:
         parser.error(f"no such study: {', '.join(missing)}")
@@ -158,12 +162,15 @@ def main() -> None:
     arguments.work.mkdir(parents=True, exist_ok=True)
     arguments.out.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
-    corpus = prepare(arguments.text, arguments.vocab, arguments.work)
+    os.chdir(arguments.work)  # results name text and tokenizer as they are given here: without this machine's folders
+    corpus = prepare(arguments.text, arguments.vocab)
     print(f"corpus after {time.perf_counter() - start:.0f} s", flush=True)
     mps = start_mps() if arguments.device.startswith("cuda") else False
     log = arguments.out / "log.txt"
     code = run_queue(arguments, corpus, log)
-    verdicts = pack_reports(arguments.work / "studies", arguments.out / "reports.zip")
+    if not Path("studies").is_dir():
+        sys.exit(log.read_text(encoding="utf-8", errors="replace")[-3000:])
+    verdicts = pack_reports(Path("studies"), arguments.out / "reports.zip")
     print(f"exit {code}, MPS {'on' if mps else 'off'}")
     summarize(log, verdicts, time.perf_counter() - start)
 
