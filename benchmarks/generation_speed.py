@@ -2,6 +2,7 @@
 
     python benchmarks/generation_speed.py --out generation.json                     # on a GPU: GPT-2 small, bfloat16
     python benchmarks/generation_speed.py --tiny --texts 1 4 --tokens 16 --rounds 2     # does it run?
+    python benchmarks/generation_speed.py --rounds 1 --kernels 25                       # and where the time goes
 
 A GPT-2 of random weights, large enough to have opinions, is exported and opened by GPT2LMHeadModel. Prompts are
 beginnings of documents of the built-in world, of their natural lengths (padded on the left there). `generate` takes
@@ -84,6 +85,26 @@ def measure(write: Callable[[], Generation], device: torch.device) -> tuple[floa
     return sum(map(len, written)) / (time.perf_counter() - started), written
 
 
+def print_kernels(write: Callable[[], Generation], device: torch.device, steps: int, lines: int) -> None:
+    """Where a step's time goes: kernels by name, how often and how long a step, and the time between them."""
+    activity = torch.profiler.ProfilerActivity.CUDA if device.type == "cuda" else torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[activity]) as profiler:
+        started = time.perf_counter()
+        write()
+        whole = 1e6 * (time.perf_counter() - started) / steps
+    on_device = device.type == "cuda"
+    totals: dict[str, tuple[float, int]] = {}
+    for event in profiler.events():
+        if (event.device_type == torch.autograd.DeviceType.CUDA) == on_device:
+            time_so_far, count = totals.get(event.name, (0.0, 0))
+            spent = event.time_range.elapsed_us() if on_device else event.self_cpu_time_total
+            totals[event.name] = time_so_far + spent, count + 1
+    busy = sum(spent for spent, _ in totals.values()) / steps
+    print(f"  a step: {whole:.0f} µs with the profiler, {busy:.0f} of them in kernels")
+    for name, (spent, count) in sorted(totals.items(), key=lambda item: -item[1][0])[:lines]:
+        print(f"  {spent / steps:8.1f} µs in {count / steps:6.1f} of {name[:110]}")
+
+
 def compare_equal(ours: Generation, theirs: Generation) -> float:
     """The share of our tokens that are equal to those in the same place."""
     pairs = [pair for texts in zip(ours, theirs, strict=True) for pair in zip(*texts, strict=False)]
@@ -95,6 +116,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, nargs="+", default=[1, 16, 128])
     parser.add_argument("--tokens", type=int, default=128, help="new ones of each text")
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--kernels", type=int, default=0, help="print so many lines of our kernels, by time")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -127,6 +149,8 @@ def main() -> None:
                     if number:
                         rounds[side].append(speed)
                     print(f"{count} texts, round {number}: {side} {speed:,.0f} new tokens a second", flush=True)
+            if options.kernels:
+                print_kernels(sides["etude"], device, options.tokens, options.kernels)
             best = max(("generate", "generate, static"), key=lambda side: statistics.median(rounds[side]))
             ratios = [mine / theirs for mine, theirs in zip(rounds["etude"], rounds[best], strict=True)]
             equal = compare_equal(written["etude"], written["generate"])
