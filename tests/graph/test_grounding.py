@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import pytest
 
 from etude.graph.concept_graph import ConceptGraph, build_concept_graph
@@ -89,3 +91,27 @@ def test_labels_and_aliases_of_a_graph_of_ones_own() -> None:
     )
     assert ground(graph, "Where does the baker live?", "in Seoul") == ({"mina_park"}, {"서울"})
     assert ground(graph, "Mina Park?", "서울에서") == ({"mina_park"}, {"서울"})
+
+
+@pytest.mark.parametrize("word", ["책을", "개가", "물은", "집에서"])
+def test_korean_nouns_of_one_syllable_lose_their_particle(word: str) -> None:
+    assert Lemmatizer(["책", "개", "물", "집"]).lemma(word) == word[0]
+
+
+def plain_concepts(*labels: str) -> ConceptGraph:
+    return build_concept_graph(
+        Graph.from_triples([(0, 0, n) for n in range(1, len(labels))], list(labels), ["near"]), "none"
+    )
+
+
+def test_names_with_punctuation_are_found_as_a_text_writes_them() -> None:
+    graph = plain_concepts("St. Mary's", "O'Neil (doctor)", "harbour")
+    question, answer = ground(graph, "Did O'Neil, doctor, walk to St. Mary's?", "the harbour")
+    assert question == {"st._mary's", "o'neil_(doctor)"}
+    assert answer == {"harbour"}
+
+
+def test_decomposed_hangul_is_the_same_text() -> None:
+    graph = plain_concepts("고양이", unicodedata.normalize("NFD", "항구"))
+    question, answer = ground(graph, unicodedata.normalize("NFD", "고양이가 어디에 있나?"), "항구")
+    assert (question, {unicodedata.normalize("NFC", name) for name in answer}) == ({"고양이"}, {"항구"})

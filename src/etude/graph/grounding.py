@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from etude.graph.concept_graph import STOP_WORDS, VAGUE, ConceptGraph
 from etude.graph.lemmas import Lemmatizer
+from etude.text.tokenizer.normalization import normalize_nfc
 
 LONGEST = 6  # words of a concept that is matched; longer names of ConceptNet are sentences
 SHORTEST_KEPT = 3  # concepts of one span, where none is its lemma form
@@ -38,13 +39,14 @@ class Grounder:
         self.graph = graph
         self.drops_stop_words = graph.merge == "conceptnet"
         forms = [*enumerate(graph.names), *graph.aliases]
-        lexicon = {word for _, form in forms for word in form.split("_")}
+        # read as texts are: "st._mary's" is the words st, mary, s
+        split_forms = [(number, split_words(form.replace("_", " "))) for number, form in forms]
+        lexicon = {word for _, words in split_forms for word in words}
         self.lemmatizer = Lemmatizer(lexicon)
         self.spans: dict[str, list[int]] = {}  # lemmas of a name, joined by spaces -> its concepts
         self.prefixes: set[str] = set()
-        for number, form in forms:
-            words = form.split("_")
-            if len(words) > LONGEST or not words[0]:
+        for number, words in split_forms:
+            if not words or len(words) > LONGEST:
                 continue
             for key in dict.fromkeys((" ".join(map(self.lemmatizer.lemma, words)), " ".join(words))):
                 self.spans.setdefault(key, []).append(number)
@@ -107,8 +109,8 @@ class Grounder:
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text in lower case, without punctuation."""
-    return _WORD.findall(text.lower().replace("’", "'"))
+    """The words of a text in lower case, NFC, without punctuation."""
+    return _WORD.findall(normalize_nfc(text).lower().replace("’", "'"))
 
 
 def _is_near_duplicate(name: str, names: set[str]) -> bool:

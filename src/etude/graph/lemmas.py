@@ -77,14 +77,14 @@ class Lemmatizer:
         irregular = self._irregular.get(word)
         if irregular is not None:
             return [word, irregular] if word in OWN and word in self.lexicon else [irregular]
-        if word in UNCHANGED or len(word) < 3:
-            return [word]
-        if "가" <= word[-1] <= "힣":
+        if word and "가" <= word[-1] <= "힣":  # of any length: nouns of one syllable are common (책을 -> 책)
             return [
                 word[: -len(particle)]
                 for particle in PARTICLES
                 if word.endswith(particle) and word[: -len(particle)] in self.lexicon and word not in self.lexicon
             ]
+        if word in UNCHANGED or len(word) < 3:
+            return [word]
         stems = english_stems(word)
         known = [stem for stem in stems if stem in self.lexicon]
         return known or stems[:1]
