@@ -41,9 +41,10 @@ def read(path: Path, columns: str | None = None, language: str | None = None, co
     return triples, lines, weights, rows
 
 
-def entities(path: Path, columns: str | None = None) -> list[EntityRow]:
+def entities(path: Path, columns: str | None = None, language: str | None = None) -> list[EntityRow]:
     parsed = parse_columns(columns, "--entity-columns", ENTITY_ROLES, ("id",)) if columns else None
-    return [row for block in read_entities(describe_graph_file(path), parsed) for row in block]
+    options = ReadSettings(parsed, language)
+    return [row for block in read_entities(describe_graph_file(path), options, SkipCounts()) for row in block]
 
 
 def write(folder: Path, name: str, text: str | bytes) -> Path:
@@ -162,6 +163,33 @@ def test_entity_files(tmp_path: Path) -> None:
         entities(write(tmp_path, "g.tsv", "e\tE\tx\n"))
     with pytest.raises(UserError, match=r"h.tsv:2: the id is empty"):
         entities(write(tmp_path, "h.tsv", "e\tE\n\tF\n"))
+
+
+def test_labels_in_ntriples_are_of_the_language(tmp_path: Path) -> None:
+    label = "<e> <http://www.w3.org/2000/01/rdf-schema#label>"
+    path = write(tmp_path, "labels.nt", f'{label} "Seoul"@en .\n{label} "서울"@ko .\n')
+    assert [row.label for row in entities(path, language="ko")] == ["서울"]
+    assert [row.label for row in entities(path)] == ["Seoul", "서울"]
+    with pytest.raises(UserError, match="the columns of this format are fixed; leave --entity-columns away"):
+        entities(path, "id,label")
+
+
+def test_a_json_object_may_leave_fields_out(tmp_path: Path) -> None:
+    lines = ['{"id": "e"}', '{"id": "f", "label": "F"}', '{"id": "g", "aliases": ["지"], "label": null}']
+    lines += ['{"id": "h", "aliases": null, "description": "big"}']
+    rows = entities(write(tmp_path, "e.jsonl", "\n".join(lines)))
+    assert [(row.label, row.aliases, row.description) for row in rows] == [
+        ("", [], ""), ("F", [], ""), ("", ["지"], ""), ("", [], "big"),
+    ]  # fmt: skip
+    weighted = GOOD + GOOD.replace("}", ', "weight": 0.5}') + GOOD
+    assert read(write(tmp_path, "w.jsonl", weighted))[2] == [1.0, 0.5, 1.0]
+
+
+def test_a_field_that_an_option_names_and_no_object_has_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, "e.jsonl", '{"id": "e", "title": "E"}\n')
+    assert entities(path, "id=id,label=title")[0].label == "E"
+    with pytest.raises(UserError, match=r"no object has the field 'titel' for label \(--entity-columns\)"):
+        entities(path, "id=id,label=titel")
 
 
 GOOD = '{"head": "a", "relation": "r", "tail": "b"}\n'

@@ -83,7 +83,7 @@ def prepare_graph(
         split for split in SPLITS if split == "train" or files[split] or {"valid": valid, "test": test}[split]
     )
     entity_files = _list_files(entities) if entities is not None else []
-    columns = _parse_columns(entity_columns, "--entity-columns", ENTITY_ROLES, ("id",))
+    entity_settings = ReadSettings(_parse_columns(entity_columns, "--entity-columns", ENTITY_ROLES, ("id",)), language)
     refuse_existing(out, force)
     preparation = _Preparation(files, entity_files, progress or (lambda _: None))
     settings: dict[str, object] = {
@@ -98,7 +98,7 @@ def prepare_graph(
         work.path(CORPUS).mkdir()
         spill = TripleSpill(work.path("chunks"), drop_self_loops=self_loops == "drop")
         texts = EntitySpill(work.path("chunks") / "texts")
-        preparation.read(spill, texts, read_settings, columns, shares)
+        preparation.read(spill, texts, read_settings, entity_settings, shares)
         preparation.build(spill, texts, work, splits, drop_unseen=unseen == "drop")
         work.publish({
             "format": FORMAT, "version": VERSION,
@@ -167,8 +167,9 @@ class _Preparation:
         self.report: GraphReport | None = None
 
     def read(
-        self, spill: TripleSpill, texts: EntitySpill, settings: ReadSettings, columns: Columns | None, shares: Shares
-    ) -> None:
+        self, spill: TripleSpill, texts: EntitySpill, settings: ReadSettings, entity_settings: ReadSettings,
+        shares: Shares,
+    ) -> None:  # fmt: skip
         """Read all files into chunks."""
         number = 0
         for split_number, split in enumerate(SPLITS):
@@ -183,7 +184,7 @@ class _Preparation:
                     raise UserError(f"{file.path} has no triple. Is it the right file?")
                 number += 1
         for file in self.entity_files:
-            for rows in read_entities(file, columns, self.watches[number]):
+            for rows in read_entities(file, entity_settings, self.skipped, self.watches[number]):
                 texts.add(rows, number)
                 self._report_progress("reading", spill.triples)
             number += 1

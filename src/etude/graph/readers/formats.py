@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from etude.errors import UserError
-from etude.graph.readers.base import Columns, EntityRow, ReadSettings, SkipCounts, TripleBlock
+from etude.graph.readers.base import EntityRow, ReadSettings, SkipCounts, TripleBlock
 from etude.graph.readers.conceptnet import MARK, read_conceptnet
 from etude.graph.readers.json_lines import read_entity_json, read_triple_json
 from etude.graph.readers.lines import FileWatch
@@ -67,13 +67,16 @@ def read_triples(
 
 
 def read_entities(
-    file: SourceFile, columns: Columns | None, watch: FileWatch | None = None
+    file: SourceFile, settings: ReadSettings, counts: SkipCounts, watch: FileWatch | None = None
 ) -> Iterator[list[EntityRow]]:
-    """Yield what a file of any format says of entities."""
+    """Yield what a file of any format says of entities; `counts` gets what was left out."""
+    columns = settings.columns
+    if columns is not None and file.format in ("ntriples", "conceptnet"):
+        raise UserError(f"{file.path}: the columns of this format are fixed; leave --entity-columns away.")
     if file.format == "jsonl":
         return read_entity_json(file, columns, watch)
     if file.format in ("tsv", "csv"):
         return read_entity_table(file, columns, watch)
     if file.format == "ntriples":  # labels in a file of their own
-        return (block.rows for block in read_ntriples(file, ReadSettings(), SkipCounts(), watch))
+        return (block.rows for block in read_ntriples(file, settings, counts, watch))
     raise UserError(f"{file.path}: ConceptNet's dump has no labels to read. Give it as the triples.")
