@@ -99,3 +99,10 @@ def test_hop_scores_are_the_best_of_their_triples() -> None:
     for head, tail, value in ((cat, animal, (1 + 0.5**0.5) / 2), (animal, cat, (1 + 0.5**0.5) / 2), (dog, cat, 1.0)):
         hop = int(concepts.find_hops(np.array(head), np.array(tail)))
         assert scores[hop] == pytest.approx(value)  # of two relations the better; antonyms both ways round
+
+
+def test_more_relations_than_a_hop_can_number_are_refused() -> None:
+    relations = [f"r{number}" for number in range(17_000)]
+    triples = [(0, number, 1) for number in range(17_000)]
+    with pytest.raises(UserError, match=r"17,000 relations; paths have room for 16,383"):
+        build_concept_graph(Graph.from_triples(triples, ["a", "b"], relations), "none")

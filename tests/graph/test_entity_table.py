@@ -65,6 +65,9 @@ def test_openke_folder_is_read_by_its_ids(tmp_path: Path) -> None:
     table = load_entity_table(tmp_path)
     assert table.names == ["Q1", "Q2", "Q3"] and len(table.relations) == 0
     np.testing.assert_array_equal(table.vectors, vectors)
+    (tmp_path / "entity2id.txt").write_text("3\nQ3\t2\nQ1\t0\nQ2\t1\nQ4\t1\n")
+    with pytest.raises(UserError, match=r"entity2id.txt:5: row 1 has the name 'Q2' already"):
+        load_entity_table(tmp_path)
     (tmp_path / "entity2id.txt").write_text("3\nQ3\t2\nQ1\t0\n")
     with pytest.raises(UserError, match="names no entity of row 1"):
         load_entity_table(tmp_path)

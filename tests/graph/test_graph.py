@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,6 +84,16 @@ def test_bad_arguments_are_refused() -> None:
         Graph.from_triples(TRIPLES, ENTITIES, RELATIONS, weights=[1.0])
     with pytest.raises(ValueError, match="'a' stands at 0 and at 2"):
         Graph.from_triples([], ["a", "b", "a"], [])
+
+
+def test_what_a_killed_save_left_behind_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "graph.partial").mkdir()
+    (tmp_path / f".graph.partial-{os.getpid()}").mkdir()
+    assert len(small_graph().save(tmp_path / "graph").triples()) == len(TRIPLES)
+    monkeypatch.setattr("etude.graph.graph.write_manifest", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        small_graph().save(tmp_path / "other")
+    assert {path.name for path in tmp_path.iterdir()} == {"graph", "graph.partial"}
 
 
 def test_fingerprints_tell_graphs_apart() -> None:

@@ -150,6 +150,15 @@ def test_a_damaged_list_of_a_shard_is_built_again(tmp_path: Path, content: bytes
     assert [graph.concepts.tolist() for graph in build_schema_graphs(builder, texts, tmp_path)] == expected
 
 
+def test_a_shard_without_its_list_is_built_again(tmp_path: Path) -> None:
+    builder, texts = random_builder(), random_texts(30)
+    whole = list(build_schema_graphs(builder, texts, tmp_path))
+    next(tmp_path.glob("*/00000/shard.json")).unlink()
+    again = build_schema_graphs(builder, texts, tmp_path)
+    assert len(again) == len(texts)
+    assert all(left.equals(right) for left, right in zip(whole, again, strict=True))
+
+
 def test_a_damaged_manifest_is_one_message(tmp_path: Path) -> None:
     builder, texts = random_builder(), random_texts(2)
     build_schema_graphs(builder, texts, tmp_path)

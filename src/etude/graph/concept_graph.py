@@ -143,6 +143,11 @@ def build_concept_graph(graph: Graph, merge: Merge | None = None, language: str 
     """
     merge = merge or choose_merge(list(graph.relations))
     relations, classes, swapped, symmetric = merge_relations(list(graph.relations), merge)
+    if 2 * len(relations) > np.iinfo(np.int16).max:
+        raise UserError(
+            f"The graph has {len(relations):,} relations; paths have room for {np.iinfo(np.int16).max // 2:,}, each in "
+            "two directions. Join those that mean the same, or leave out the rare ones, and prepare it again."
+        )
     names, entities, concepts = _merge_entities(graph, merge, language)
     triples = np.asarray(graph.triples("train"))
     heads, tails = concepts[triples[:, 0]], concepts[triples[:, 2]]

@@ -289,6 +289,8 @@ def _read_openke_pair(folder: Path, part: str) -> tuple[list[str], np.ndarray]:
         row = parts[-1].strip()
         if len(parts) != 2 or not row.isdigit() or len(row) > LONGEST_NUMBER or int(row) >= len(rows):
             raise UserError(f"{name_path}:{number}: expected a name, a tab and a row below {len(rows):,}.")
+        if names[int(row)]:
+            raise UserError(f"{name_path}:{number}: row {int(row)} has the name {names[int(row)]!r} already.")
         names[int(row)] = _decode(parts[0], f"{name_path}:{number}")
     nameless = next((row for row, name in enumerate(names) if not name), None)
     if nameless is not None:

@@ -16,6 +16,8 @@ Adjacency is that of the train triples alone: what is held out must not be read 
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -113,14 +115,20 @@ class Graph:
         folder = Path(folder)
         if folder.exists():
             raise UserError(f"{folder} exists already. Choose another name, or remove it.")
-        aside = folder.with_name(f"{folder.name}.partial")
+        # a name of its own: what a killed process left behind is in nobody's way
+        aside = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
+        shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
-        manifest: GraphManifest = {
-            "format": FORMAT, "version": VERSION, "fingerprint": self.fingerprint,
-            "files": write_arrays(aside, self._arrays),
-        }  # fmt: skip
-        write_manifest(aside, manifest)
-        aside.rename(folder)
+        try:
+            manifest: GraphManifest = {
+                "format": FORMAT, "version": VERSION, "fingerprint": self.fingerprint,
+                "files": write_arrays(aside, self._arrays),
+            }  # fmt: skip
+            write_manifest(aside, manifest)
+            aside.rename(folder)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
         return type(self).open(folder)
 
     @cached_property

@@ -86,6 +86,8 @@ def build_schema_graphs(
     clock = time.monotonic()
     for done, (number, arrays) in enumerate(_build_shards(builder, texts, missing, folder, processes), 1):
         shards[number] = arrays if folder is None else _read_shard(_shard_folder(folder, number))
+        if shards[number] is None:
+            raise UserError(f"{_shard_folder(folder, number)} was written and cannot be read. Does the disk fail?")
         if time.monotonic() - clock > LOG_SECONDS:
             clock = time.monotonic()
             log.info("schema graphs: %d of %d shards", len(shards) - len(missing) + done, len(shards))
@@ -191,12 +193,11 @@ def _write_shard(folder: Path, arrays: Arrays) -> None:
 
 def _read_shard(folder: Path) -> Arrays | None:
     """The mapped arrays of a shard; None where it is not there, or not whole: then it is built again."""
-    listing = folder / SHARD
-    if not listing.is_file():
+    if not folder.exists():
         return None
     try:
-        hashes: dict[str, str] = json.loads(listing.read_bytes())
-    except (ValueError, RecursionError):
+        hashes: dict[str, str] = json.loads((folder / SHARD).read_bytes())
+    except (ValueError, RecursionError, FileNotFoundError):
         hashes = {}
     if (
         not isinstance(hashes, dict)

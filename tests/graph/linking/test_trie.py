@@ -17,6 +17,7 @@ from etude.errors import UserError
 from etude.graph.graph import Graph
 from etude.graph.linking import trie
 from etude.graph.linking.case_rules import FACTORS, SENTENCE_ENDS, STARTING_NAME, Shape
+from etude.graph.linking.mention_counts import hash_counts, read_counts
 from etude.graph.linking.particles import list_particles
 from etude.graph.linking.trie import Settings, TrieLinker, select_longest
 from etude.text.function_words import FUNCTION_WORDS
@@ -376,3 +377,14 @@ def test_linkers_before_there_were_plurals_keep_their_fingerprint() -> None:
     values = Settings().model_dump(exclude={"counts", "plurals"})
     content = json.dumps([trie.FORMAT, trie.VERSION, "g", values, ""], sort_keys=True)
     assert trie.fingerprint_linker("g", Settings(), "") == hashlib.sha256(content.encode()).hexdigest()
+
+
+def test_large_counts_that_differ_by_one_have_different_hashes() -> None:
+    assert hash_counts([("Paris", 3, 1_234_567.0)]) != hash_counts([("Paris", 3, 1_234_568.0)])
+
+
+def test_counts_are_read_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "counts.tsv"
+    path.write_bytes("\ufeffseoul\u2028city\tseoul\t3\r\n\n서울\tseoul\t2\n".encode())
+    graph = Graph.from_triples([(0, 0, 1)], ["seoul", "korea"], ["in"])
+    assert read_counts(path, graph) == [("seoul\u2028city", 0, 3.0), ("서울", 0, 2.0)]

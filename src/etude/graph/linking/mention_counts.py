@@ -18,7 +18,7 @@ def read_counts(path: Path, graph: Graph) -> list[Surface]:
     """Read a file of surface, entity and count, parted by tabs; entities that the graph does not have are left out."""
     counts: list[Surface] = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # other breaks may be in a surface
     except OSError as problem:
         raise UserError(f"{path} cannot be read: {problem.strerror}.") from None
     except UnicodeDecodeError as problem:
@@ -26,7 +26,7 @@ def read_counts(path: Path, graph: Graph) -> list[Surface]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        parts = line.split("\t")
+        parts = line.removesuffix("\r").split("\t")
         try:
             surface, name, count = parts[0], parts[1], float(parts[2])
         except (IndexError, ValueError):
@@ -47,5 +47,5 @@ def hash_counts(counts: Sequence[Surface]) -> str:
     """Return a hash of counts of mentions; "" without any."""
     digest = hashlib.sha256()
     for surface, entity, count in counts:
-        digest.update(f"{surface}\t{entity}\t{count:g}\n".encode())
+        digest.update(f"{surface}\t{entity}\t{count:.17g}\n".encode())
     return digest.hexdigest() if counts else ""
