@@ -49,11 +49,7 @@ def start_stream(x: Tensor, norm: Norm) -> Stream:
 def residual_norm_kernels(device: torch.device, dtype: torch.dtype, shape: torch.Size, norm: Norm) -> ModuleType | None:
     """Return the module of our fused kernels, or None where they do not apply."""
     # uncompiled models launch so many kernels that it does not matter
-    is_supported = (
-        supports_half_kernels(device, dtype)
-        and torch.compiler.is_compiling()
-        and torch.is_grad_enabled()
-    )
+    is_supported = supports_half_kernels(device, dtype) and torch.compiler.is_compiling() and torch.is_grad_enabled()
     if not is_supported or norm.kind != "layer" or norm.bias is None or not shape[0]:
         return None
     module = kernel_module("residual_norm")
