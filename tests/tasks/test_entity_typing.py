@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from etude.errors import UserError
 from etude.graph.entity_links import EntityLinks, EntitySpan, NamedMention, align_spans
 from etude.graph.linking.base import Mention
 from etude.models import ernie, transformer
-from etude.tasks import entity_typing, relation
+from etude.tasks import entity_typing, rank, relation
+from etude.tasks.data.candidates import Query
 from etude.tasks.data.examples import Examples
 from etude.tasks.data.marked_text import Sign, insert_signs, move_mentions
 from etude.tasks.entity_typing import EntityTyping, Settings, TypedMention, TypingScoring
@@ -264,6 +266,31 @@ def test_relations_have_the_signs_of_ernie_and_entities(tokenizer: Tokenizer) ->
     settings = relation.Settings(signs="ernie")
     task = relation.build(settings, make_ernie(tokenizer), tokenizer, {"labels": ["author", "no_relation"]})
     assert [row for _, row in stream_of(task, Examples([item], "a test", ["1"]))] == [1, 3]
+
+
+def test_a_linker_finds_entities_of_relations_behind_decomposed_hangul(tokenizer: Tokenizer) -> None:
+    task = relation.build(relation.Settings(), make_ernie(tokenizer), tokenizer, {"labels": ["author", "no_relation"]})
+    streams = []
+    for before in ("한글", unicodedata.normalize("NFD", "한글")):
+        text = f"{before} {TEXT}"
+        place = len(before) + 1
+        record = {
+            "sentence": text, "label": "author", "subject": {"start": place, "end": place + 9},
+            "object": {"start": place + 16, "end": place + 35},
+        }  # fmt: skip
+        named = {**record, "ents": [["Q2", place + 4, place + 9, 1.0]]}
+        for each in (record, named):
+            item = relation.parse(each, {}, "here")
+            streams.append(stream_of(task, Examples([item], "a test", ["1"])))
+    assert len(streams[0]) == 1 and streams == [streams[0]] * 4
+
+
+def test_ranking_reads_entities_in_training_as_in_use(tokenizer: Tokenizer) -> None:
+    task = rank.build(rank.Settings(), make_ernie(tokenizer), tokenizer, {})
+    queries = Examples([Query("who wrote", (TEXT, "Seoul is big"), (True, False))], "a test", ["1"])
+    used, trained = task.unlabelled_rows(queries)[0], task.rows(queries)[0]
+    assert used.entities is not None and used.entities.any()
+    np.testing.assert_array_equal(trained.entities, used.entities)
 
 
 def test_links_of_another_graph_are_refused(tokenizer: Tokenizer) -> None:

@@ -93,6 +93,13 @@ def test_it_over_fits_one_batch_and_every_weight_learns(base: Base, town: Path, 
     assert float(task.metrics(model, batch)["accuracy"].mean) == 1 and float(term.sum.detach()) < 0.01
 
 
+def test_the_auxiliary_loss_of_a_causal_model_is_trained(base: Base, town: Path) -> None:
+    model, task, rows = build(base("gpt"), town, task__language_model=0.5)
+    batch = task.batch([rows[number] for number in range(2)], Chance(0, 0))
+    term = task.loss(model, batch)["language_model"]
+    assert term.weight == 0.5 and term.count == batch.counts["language_model"] and float(term.sum.detach()) > 0
+
+
 def test_no_question_sees_another(base: Base, town: Path) -> None:
     model, task, rows = build(base("bert"), town)
     model.eval(), task.eval()

@@ -91,6 +91,7 @@ def test_relations_by_words(tmp_path: Path) -> None:
         ({"subject_entity": {"word": "A", "start_idx": 90, "end_idx": 91}}, "reaches from 90 to 92, outside the text"),
         ({"subject_entity": "A"}, "holds \"A\", not an object with word, start and end"),
         ({"object_entity": RE[0]["subject_entity"]}, "the two entities overlap"),
+        ({"object_entity": {"word": "A", "start_idx": 7, "end_idx": 7}}, "the two entities overlap"),
         ({"label": ""}, "the label in the column 'label' is empty"),
         ({"sentence": " "}, "the text in the column 'sentence' is empty"),
     ],

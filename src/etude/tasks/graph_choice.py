@@ -35,6 +35,7 @@ from etude.nn.packed_graphs import PackedGraphs, pack_graphs
 from etude.nn.path_counts import PackedCounts, PathCounts, count_paths
 from etude.nn.precision import upcast
 from etude.nn.schema_network import SchemaNetwork, SchemaStates
+from etude.nn.states import States
 from etude.objectives.base import Stat, Term
 from etude.tasks import pooled_head as pooled
 from etude.tasks.base import Answer, Facts, Task
@@ -225,7 +226,10 @@ class GraphChoice(Task[Question, GraphRow, GraphBatch]):
 
     def _scores(self, model: Model, batch: GraphBatch) -> tuple[Tensor, SchemaStates | None]:
         """(R, most answers), -inf where a question has fewer; and the attention of KagNet."""
-        states = model(batch)
+        return self._score_states(model, model(batch), batch)
+
+    def _score_states(self, model: Model, states: States, batch: GraphBatch) -> tuple[Tensor, SchemaStates | None]:
+        """The same from states that are there already."""
         flat = self.pooled.scores(model, states, batch)[:, 0]  # (U,) w_s . s
         sizes = self.pooled.feature_counts(batch)
         schema: SchemaStates | None = None
@@ -252,7 +256,9 @@ class GraphChoice(Task[Question, GraphRow, GraphBatch]):
 
     def loss(self, model: Model, batch: GraphBatch) -> dict[str, Term]:
         assert batch.labels is not None
-        return {"loss": Term(self._loss_sum(self._scores(model, batch)[0], batch.labels), batch.counts["loss"])}
+        states = model(batch)
+        total = self._loss_sum(self._score_states(model, states, batch)[0], batch.labels)
+        return {"loss": Term(total, batch.counts["loss"])} | self.pooled.auxiliary(model, states, batch)
 
     @torch.no_grad()
     def metrics(self, model: Model, batch: GraphBatch) -> dict[str, Stat]:

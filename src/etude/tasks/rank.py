@@ -160,7 +160,7 @@ class QueryRows:
             framed = [framed[self.sequences * candidate + part] for candidate in drawn for part in parts]
             relevant = relevant[drawn]
         row = ExampleRows([framed])[0]
-        return QueryRow(index, row.tokens, row.bounds, row.segments, relevant=relevant)
+        return QueryRow(index, row.tokens, row.bounds, row.segments, entities=row.entities, relevant=relevant)
 
     def _draw(self, relevant: np.ndarray, index: int) -> np.ndarray:
         """All the relevant candidates and some of the others, in the order of the file; one of each at least."""

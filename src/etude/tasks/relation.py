@@ -14,8 +14,8 @@ All else is classification (tasks/classify.py). The official score is KLUE's and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -41,6 +41,7 @@ from etude.tasks.data.examples import (
 )
 from etude.tasks.data.marked_text import Sign, insert_signs, move_mentions
 from etude.tasks.data.records import FILES, records
+from etude.tasks.pooled_head import ExampleRows
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 __all__ = [
@@ -98,9 +99,25 @@ class RelationExample:
     label: str | None = None
     mentions: tuple[NamedMention, ...] | None = None  # entities of a graph in the text; None: nobody said
 
+    def normalised(self, normalise: Callable[[str], str]) -> RelationExample:
+        """The same over the text as a tokenizer reads it, whose characters may be fewer."""
+        text = normalise(self.text)
+        if text == self.text:
+            return self
+
+        def move(place: int) -> int:
+            return len(normalise(self.text[:place]))
+
+        first, second = (entity._replace(start=move(entity.start), stop=move(entity.stop)) for entity in self.entities)
+        mentions = self.mentions
+        if mentions is not None:
+            mentions = tuple(NamedMention(move(start), move(end), name) for start, end, name in mentions)
+        return replace(self, text=text, entities=(first, second), mentions=mentions)
+
     def signs(self, typed: bool, kind: str = "punct") -> list[Sign]:
         """Those of both entities, in their order in the text."""
-        return [sign for entity in sorted(self.entities) for sign in entity.signs(typed, kind)]
+        ordered = sorted(self.entities, key=lambda entity: entity.start)
+        return [sign for entity in ordered for sign in entity.signs(typed, kind)]
 
     def marked(self, typed: bool, kind: str = "punct") -> str:
         """The text with the signs in it; the rest of it as it is."""
@@ -116,7 +133,7 @@ def parse(record: Record, columns: Mapping[str, str], where: str, labelled: bool
     else:
         text = text_of(record, column_of(record, "text", columns, COLUMNS["text"]), where)
         entities = (_entity(record, text, "subject", columns, where), _entity(record, text, "object", columns, where))
-    first, second = sorted(entities)
+    first, second = sorted(entities, key=lambda entity: entity.start)
     if second.start < first.stop:
         raise UserError(f"{where}: the two entities overlap, so they cannot be marked. Leave the example out.")
     label = column_of(record, "label", columns, COLUMNS["label"])
@@ -187,6 +204,11 @@ def scoring(settings: Settings, facts: Facts) -> RelationScoring:
 
 class Relation(LabelTask[RelationExample]):
     settings: Settings
+
+    def unlabelled_rows(self, examples: Examples[RelationExample]) -> ExampleRows:
+        """Rows of the texts as the tokenizer reads them, in which a linker counts characters."""
+        items = [item.normalised(self.pooled.tokenizer.normalise) for item in examples]
+        return super().unlabelled_rows(replace(examples, items=items))
 
     def mentions(self, item: RelationExample) -> list[Sequence[NamedMention] | None]:
         entities = self.pooled.linked_mentions(item.text) if item.mentions is None else item.mentions
