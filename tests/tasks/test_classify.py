@@ -14,7 +14,7 @@ from etude.chance import Chance
 from etude.errors import UserError
 from etude.models import recurrent, static, transformer
 from etude.objectives.base import Stat
-from etude.tasks import base
+from etude.tasks import base, relation
 from etude.tasks.classify import Classify, LabelledText, Settings, build
 from etude.tasks.data.examples import Examples
 from etude.text.tokenizer.special_tokens import Specials
@@ -220,6 +220,9 @@ def test_what_it_refuses(tokenizer: Tokenizer) -> None:
         task.predict(model, made([" "], [None], "made.csv"))
     with pytest.raises(UserError, match="is no label"):
         classifier(Settings(positive="goood"), model, tokenizer)
+    with pytest.raises(UserError, match=r"task\.nothing=goood is no label"):
+        classifier(Settings(nothing="goood", score="micro_f1"), model, tokenizer)
+    assert relation.scoring(relation.Settings(), {"labels": ["a", "b"]}).counted == [0, 1]  # its default need not occur
     with pytest.raises(UserError, match="sees both sides"):
         classifier(Settings(language_model=0.5), model, tokenizer)
     with pytest.raises(UserError, match="separator"):

@@ -64,6 +64,7 @@ def test_reads_the_files_of_ernie_and_of_open_entity(tmp_path: Path) -> None:
     [
         ({"end": 99}, "no part of the text"),
         ({"start": "x"}, "number of a character"),
+        ({"start": "²"}, "number of a character"),
         ({"labels": 3}, "list of types"),
         ({"ents": [["Q1", 0, 99]]}, "outside the text"),
         ({"ents": [["Q1"]]}, "name, start and end"),

@@ -108,6 +108,8 @@ def test_similarity(tokenizer: Tokenizer, kind: str, monkeypatch: Any) -> None:
     np.testing.assert_allclose(task.values(model, data), found, atol=1e-5)
     with pytest.raises(UserError, match="every value is 1"):
         similarity.learn(examples([similarity.RatedPair(("a", "b"), 1.0)] * 2), options)
+    with pytest.raises(UserError, match="made: one example has no correlation"):
+        task.evaluate(model, data.part([0]))
     with pytest.raises(UserError, match="made:0: this example has no value"):
         task.evaluate(model, turned)
 
@@ -191,11 +193,34 @@ def test_published_files(tmp_path: Path) -> None:
         ({"question": "q", "choices": ["x", "y"], "answer": True}, "none of the 2 answers"),
         ({"question": "q", "choices": ["x", " "], "answer": 0}, "is empty"),
         ({"question": "q", "choices": ["x", "y"]}, "no column 'answer'"),
+        (
+            {"question": "q", "choices": {"text": ["x", "y", "z"], "label": ["A", "B"]}, "answer": "A"},
+            "one 'label' for",
+        ),
+        ({"article": "a", "question": "q", "options": ["x", "y"], "answer": "A"}, "without the column 'article'"),
     ):
         with pytest.raises(UserError, match=message):
             choice.read(file("bad.jsonl", json.dumps(record) + "\n"))
     with pytest.raises(UserError, match=r"v\.jsonl:1: the column 'score' holds \"high\", which is no number"):
         similarity.read(file("v.jsonl", '{"text_a": "x", "text_b": "y", "score": "high"}\n'))
+    with pytest.raises(UserError, match=r"v\.jsonl:1: the column 'score' holds 1000.*, which is no number"):
+        similarity.read(file("v.jsonl", f'{{"text_a": "x", "text_b": "y", "score": {10**400}}}\n'))
+
+
+def test_answers_without_names_are_numbered_and_articles_are_left_out_where_that_is_said() -> None:
+    record = {"article": "a", "question": "q", "options": {"text": ["x", "y"]}, "answer": 1}
+    assert choice.parse(record, {"question": "question"}, "f:1") == choice.Question("q", ("x", "y"), 1)
+
+
+def test_pairs_that_annotators_did_not_agree_on_are_no_class(tmp_path: Path) -> None:
+    path = tmp_path / "snli.jsonl"
+    lines = [{"sentence1": "a", "sentence2": "b", "gold_label": label} for label in ("neutral", "-")]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    with pytest.raises(UserError, match=r"snli\.jsonl:2: '-' stands for no label.*--skip-bad"):
+        pair.read(path)
+    read = pair.read(path, skip_bad=True)
+    assert [item.label for item in read] == ["neutral"] and len(read.bad) == 1
+    assert len(pair.read(path, labelled=False)) == 2
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the development data is not beside this checkout")

@@ -6,7 +6,8 @@
     static, recurrent question and answer read alone, joined as [u; v; |u - v|; u * v]
 
 Questions may have different numbers of answers. Files: CommonsenseQA's and OpenBookQA's JSON lines (their own nested
-form too), SWAG's CSV (sent1, sent2, ending0 ...), and any record with `question` and a list of `choices`.
+form too), SWAG's CSV (sent1, sent2, ending0 ...), and any record with `question` and a list of `choices`. RACE has an
+article beside the question: both have to stand in one column.
 The official score is accuracy.
 """
 
@@ -78,6 +79,11 @@ class Question:
 
 def parse(record: Record, columns: Mapping[str, str], where: str, labelled: bool = True) -> Question:
     record = _flat(record)
+    if "article" in record and "question" not in columns:
+        raise UserError(
+            f"{where}: a question is read without the column 'article'. Write both into one column and name it with "
+            "-c question=NAME; -c question=question leaves the article out."
+        )
     column = column_of(record, "question", columns, COLUMNS["question"])
     text = text_of(record, column, where)
     choices, names = _choices(record, columns, where)
@@ -111,7 +117,10 @@ def _choices(record: Record, columns: Mapping[str, str], where: str) -> tuple[li
         except (ValueError, RecursionError):
             value = None
     if isinstance(value, dict) and isinstance(value.get("text"), list):  # {"label": [...], "text": [...]}
-        value = [{"label": a, "text": b} for a, b in zip(value.get("label", []), value["text"], strict=False)]
+        texts, labels = value["text"], value.get("label", list(range(len(value["text"]))))
+        if not isinstance(labels, list) or len(labels) != len(texts):  # else answers would be lost unseen
+            raise UserError(f"{where}: the column '{column}' has not one 'label' for each 'text': {short(value)}.")
+        value = [{"label": a, "text": b} for a, b in zip(labels, texts, strict=True)]
     if not isinstance(value, list) or len(value) < 2:
         raise UserError(f"{where}: the column '{column}' holds {short(value)}, not a list of two or more answers.")
     if all(isinstance(choice, dict) for choice in value):

@@ -131,6 +131,11 @@ class LabelScoring(Scoring[L]):
         self.positive = 1 if settings.positive is None else self.labels.index(settings.positive)
         if settings.score == "micro_f1" and settings.nothing is None:
             raise UserError("task.score=micro_f1 leaves a label out: say which with task.nothing; else it is accuracy.")
+        default = type(settings).model_fields["nothing"].default  # of relations: a file need not have that label
+        if settings.nothing not in (None, default, *self.labels):
+            raise UserError(
+                f"task.nothing={settings.nothing} is no label.{suggest_name(settings.nothing, self.labels)}"
+            )
         self.nothing = settings.nothing
         # micro F1 is over all labels but the one that stands for none
         self.counted = [number for number, label in enumerate(self.labels) if label != settings.nothing]

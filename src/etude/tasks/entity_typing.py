@@ -125,7 +125,7 @@ def _of_context(record: Record, where: str) -> tuple[str, int, int]:
 
 def _place(record: Record, column: str, where: str) -> int:
     value = value_of(record, column, where)
-    if isinstance(value, bool) or not str(value).strip().isdigit():
+    if isinstance(value, bool) or not str(value).strip().isdecimal():
         raise UserError(f"{where}: the column '{column}' holds {short(value)}, not the number of a character.")
     return int(value)
 

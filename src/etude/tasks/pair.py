@@ -16,11 +16,12 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from etude.errors import UserError
 from etude.models.base import Model
 from etude.tasks import classify
 from etude.tasks.base import Facts
 from etude.tasks.classify import Classify, LabelledText, TextPrompt, learn, majority, scoring, strata
-from etude.tasks.data.examples import Examples, column_of, gather, label_of, text_of
+from etude.tasks.data.examples import REMEDY, Examples, column_of, gather, label_of, text_of
 from etude.tasks.data.records import FILES, records
 from etude.tasks.pooled_head import PairReading
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -64,6 +65,8 @@ def pair_reading(reading: Literal["joint", "apart"] | None, model: Model, tokeni
 
 def parse(record: dict[str, Any], columns: Mapping[str, str], where: str, labelled: bool = True) -> LabelledText:
     label = column_of(record, "label", columns, COLUMNS["label"])
+    if labelled and label == "gold_label" and str(record.get(label)).strip() == "-":  # else it would be one more class
+        raise UserError(f"{where}: '-' stands for no label: SNLI's annotators did not agree.", REMEDY)
     return LabelledText(texts_of(record, columns, where), label_of(record, label, where) if labelled else None)
 
 

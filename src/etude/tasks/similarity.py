@@ -115,6 +115,8 @@ class CorrelationScoring(Scoring[RatedPair]):
         return correlation_outcome(gold, predicted)
 
     def scores(self, examples: Examples[RatedPair], answers: Answers, intervals: bool = True) -> dict[str, Score]:
+        if len(examples) < 2:
+            raise UserError(f"{examples.source}: one example has no correlation. Give two or more.")
         gold, predicted = _gold(examples), np.array([answer["score"] for answer in answers], dtype=np.float64)
         names = ["pearson", "spearman"] + (["f1"] if self.threshold is not None else [])
         return {name: bootstrap(len(gold), partial(self._score, name, gold, predicted), intervals) for name in names}

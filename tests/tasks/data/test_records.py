@@ -226,6 +226,10 @@ def test_rows_of_parquet(tmp_path: Path) -> None:
         (f"{path}:1", {"text": "하나", "label": 1, "day": "2026-01-02", "tokens": ["a"]}),
         (f"{path}:2", {"text": "two", "label": 0, "day": "2026-01-02", "tokens": ["b"]}),
     ]
+    dates = tmp_path / "dates.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": [[datetime.date(2024, 5, 1)]], "label": ["a"]}), dates)
+    with pytest.raises(UserError, match=r'dates\.parquet:1: the column \'text\' holds \["2024-05-01"\], not a text'):
+        read(dates)
     path.write_bytes(b"no parquet at all")
     with pytest.raises(UserError, match="cannot be read as Parquet"):
         list(records(path))

@@ -227,6 +227,8 @@ def test_answers_must_be_where_they_say() -> None:
         ({"answers": [{"text": "Mina", "answer_start": -4}]}, r"not at its offset -4"),
         ({"answers": [{"text": "Mina"}]}, r"not an object with 'text' and 'answer_start'"),
         ({"answers": "Mina"}, r"not a list of answers"),
+        ({"answers": {"text": ["Mina"]}}, r"f:1: the column 'answers' lacks an 'answer_start' of each 'text'"),
+        ({"answers": {"text": ["Mina", "lives"], "answer_start": [0]}}, r"lacks an 'answer_start' of each"),
         ({"context": " "}, r"is empty"),
     ):
         with pytest.raises(UserError, match=message):

@@ -131,7 +131,7 @@ def number_of(record: Mapping[str, Any], column: str, where: str) -> float:
     value = value_of(record, column, where)
     try:
         number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # the last: a whole number beyond all floats
         number = math.nan
     if not math.isfinite(number):
         raise UserError(f"{where}: the column '{column}' holds {short(value)}, which is no number.")
@@ -139,7 +139,7 @@ def number_of(record: Mapping[str, Any], column: str, where: str) -> float:
 
 
 def short(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)[:40]
+    return json.dumps(value, ensure_ascii=False, default=str)[:40]  # dates inside a list of a Parquet file
 
 
 # --- labels -----------------------------------------------------------------------------------------

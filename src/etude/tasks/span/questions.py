@@ -47,8 +47,10 @@ def parse(record: Record, columns: Mapping[str, str], where: str, labelled: bool
 def _answers(record: Record, column: str, original: str, context: str, where: str) -> tuple[tuple[str, int], ...]:
     value: Any = record.get(column)
     if isinstance(value, dict) and isinstance(value.get("text"), list):  # columns of lists, as some copies have it
-        starts = value.get("answer_start") or []
-        value = [{"text": a, "answer_start": b} for a, b in zip(value["text"], starts, strict=False)]
+        starts = value.get("answer_start")
+        if not isinstance(starts, list) or len(starts) != len(value["text"]):  # else answers would be lost unseen
+            raise UserError(f"{where}: the column '{column}' lacks an 'answer_start' of each 'text': {short(value)}.")
+        value = [{"text": a, "answer_start": b} for a, b in zip(value["text"], starts, strict=True)]
     if not isinstance(value, list):
         raise UserError(f"{where}: the column '{column}' holds {short(value)}, not a list of answers.")
     answers = []
