@@ -44,7 +44,7 @@ from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
 from etude.text.corpus.corpus import Corpus
 from etude.text.corpus.shard import Shard
-from etude.text.tokenizer.char_ngrams import list_token_strings
+from etude.text.tokenizer.token_strings import list_token_strings
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import schedule
 from etude.train.loop import Loop

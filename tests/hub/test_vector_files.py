@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from etude.errors import UserError
 from etude.hub.fasttext_files import FastText, FastTextTraining, read_fasttext, write_fasttext
 from etude.hub.vector_files import VectorFormat, detect_format, read_vectors, write_vectors
-from etude.hub.word_vectors import NgramTable, WordVectors
+from etude.hub.word_vectors import WordVectors
+from etude.text.tokenizer.char_ngrams import NgramTable
 
 WORDS = ["the", "한국", "naïve", "</s>", "of", "1,5", "king", "queen", "12"]
 FORMS: list[VectorFormat] = ["word2vec", "word2vec-binary", "glove"]

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from etude.errors import UserError
-from etude.hub.word_vectors import NgramTable, WordVectors
+from etude.hub.word_vectors import WordVectors
+from etude.text.tokenizer.char_ngrams import NgramTable
 from etude.view.coverage import measure_coverage
 from etude.view.neighbours import analogy, neighbours
 from etude.view.word_scores import Analogies, Similarity, analogies, describe, score_file, similarity

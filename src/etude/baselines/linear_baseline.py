@@ -17,6 +17,8 @@ from etude.baselines.linear import Problem, fit_best, stack_vectors
 from etude.baselines.pair_features import PairFeatures
 from etude.baselines.text_features import FeatureSettings, TextFeatures, score_linear
 from etude.baselines.word_clusters import cluster_words
+from etude.text.tokenizer import char_ngrams
+from etude.text.tokenizer.char_ngrams import NgramTable
 
 E = TypeVar("E")
 RARE = 1000  # from so many texts on, an n-gram of one text alone is left out
@@ -29,10 +31,11 @@ NO_NGRAMS = FeatureSettings(word_sizes=(1, 0), char_sizes=(1, 0), syllable_sizes
 
 @dataclass(frozen=True)
 class WordVectors:
-    """Words in lower case, and (words, D) their vectors."""
+    """Words in lower case, (words, D) their vectors, and those of n-grams for other words, where there are any."""
 
     words: list[str]
     matrix: np.ndarray
+    ngram_table: NgramTable | None = None
 
     @cached_property
     def clusters(self) -> np.ndarray:
@@ -79,8 +82,10 @@ def fit_pairs(
 
 def learn_text_features(name: str, texts: Sequence[str], vectors: WordVectors | None) -> TextFeatures:
     settings = NO_NGRAMS if name == "vectors" else FeatureSettings()
-    words, matrix = (vectors.words, vectors.matrix) if vectors is not None else ([], None)
-    return TextFeatures.learn(settings, texts, 1 if len(texts) < RARE else 2, words, matrix)
+    smallest_count = 1 if len(texts) < RARE else 2
+    if vectors is None:
+        return TextFeatures.learn(settings, texts, smallest_count)
+    return TextFeatures.learn(settings, texts, smallest_count, vectors.words, vectors.matrix, vectors.ngram_table)
 
 
 class LinearBaseline(Baseline[E]):
@@ -147,13 +152,20 @@ class LinearBaseline(Baseline[E]):
         """The function `predict` of the exported script, and what it reads."""
 
     def standalone(self) -> dict[str, str]:
-        files = {"text_features.py": inspect.getsource(text_features)}
+        files = copy_text_features()
         head = "from text_features import TextFeatures as Features"
         if self.reads_pairs(self.task):
             source = inspect.getsource(pair_features)
             files["pair_features.py"] = source.replace("from etude.baselines.text_features", "from text_features")
             head = "from pair_features import PairFeatures as Features"
         return {"predict.py": SCRIPT.replace("HEAD", head).replace("PREDICT", self.predict_script), **files}
+
+
+def copy_text_features() -> dict[str, str]:
+    """The files of an export that read a text."""
+    source = inspect.getsource(text_features)
+    source = source.replace("from etude.text.tokenizer.char_ngrams", "from char_ngrams")
+    return {"text_features.py": source, "char_ngrams.py": inspect.getsource(char_ngrams)}
 
 
 SCRIPT = '''"""Answers with numpy alone; one line an input:   python predict.py < lines.txt"""

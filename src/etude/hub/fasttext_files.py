@@ -19,8 +19,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from etude.errors import UserError
-from etude.hub.word_vectors import NgramTable, WordVectors
-from etude.text.tokenizer.char_ngrams import build_subword_rows
+from etude.hub.word_vectors import WordVectors
+from etude.text.tokenizer.char_ngrams import NgramTable, build_subword_rows
 
 MAGIC = (793712314).to_bytes(4, "little")  # the first bytes of a file
 VERSION = 12

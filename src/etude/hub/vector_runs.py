@@ -26,8 +26,8 @@ from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
 from etude.runs.run import Run, import_origin, write_run_files
 from etude.runs.staging import refuse_existing, staged_folder
-from etude.text.tokenizer.char_ngrams import list_token_strings
 from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
+from etude.text.tokenizer.token_strings import list_token_strings
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.text.tokenizer.training import WORD_PATTERN
 

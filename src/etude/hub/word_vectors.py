@@ -18,26 +18,11 @@ from etude.hub.run_weights import load_learner
 from etude.models.base import require
 from etude.models.static import RAREST, Static
 from etude.runs.run import Run
-from etude.text.tokenizer.char_ngrams import hash_ngrams, list_token_strings
+from etude.text.tokenizer.char_ngrams import NgramTable
+from etude.text.tokenizer.token_strings import list_token_strings
 
 PIECE = "##"  # begins a piece that goes on with a word
 Unknown = Literal["refuse", "rarest", "random", "zero", "subwords"]
-
-
-@dataclass(frozen=True)
-class NgramTable:
-    """The vectors of character n-grams, for words that have none of their own."""
-
-    table: np.ndarray  # (buckets, D) float32
-    smallest: int
-    largest: int
-
-    def vectors(self, words: list[str]) -> np.ndarray:
-        """Return (words, D): the mean of the vectors of each word's n-grams, 0 where it has none."""
-        bounds, rows = hash_ngrams(words, len(self.table), self.smallest, self.largest)
-        totals = np.zeros((len(words), self.table.shape[1]), np.float32)
-        np.add.at(totals, np.repeat(np.arange(len(words)), np.diff(bounds)), self.table[rows])
-        return totals / np.maximum(1, np.diff(bounds))[:, None].astype(np.float32)
 
 
 @dataclass

@@ -35,9 +35,10 @@ from etude.models.base import Model, ModelSettings
 from etude.models.framing import Framing
 from etude.nn.packed import Packed
 from etude.nn.states import States
-from etude.text.tokenizer.char_ngrams import build_subword_rows, hash_ngrams, list_token_strings
+from etude.text.tokenizer.char_ngrams import build_subword_rows, hash_ngrams
 from etude.text.tokenizer.open_vocabulary import OpenVocabularyTokenizer
 from etude.text.tokenizer.special_tokens import Specials
+from etude.text.tokenizer.token_strings import list_token_strings
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 RAREST = 100  # words whose mean stands for an unknown one

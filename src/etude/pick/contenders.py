@@ -12,6 +12,7 @@ import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -357,7 +358,10 @@ def _task_overrides(data: PickData) -> dict[str, object]:
 def read_vectors(folder: Path) -> WordVectors:
     """The word vectors of a run, words in lower case as the baselines read them."""
     vectors = open_vectors(folder)
-    return WordVectors([word.lower() for word in vectors.words], vectors.matrix)
+    ngram_table = vectors.grams and replace(
+        vectors.grams, table=vectors.grams.table.astype(np.float16)
+    )  # half the file
+    return WordVectors([word.lower() for word in vectors.words], vectors.matrix, ngram_table)
 
 
 def task_code(kind: str) -> str:

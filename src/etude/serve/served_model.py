@@ -40,8 +40,8 @@ from etude.serve.endpoints import (
 )
 from etude.serve.examples import INPUTS, TEXT, choose_words, make_task_example
 from etude.serve.requests import RunInfo
-from etude.text.tokenizer.char_ngrams import list_token_strings
 from etude.text.tokenizer.open_vocabulary import OpenVocabularyTokenizer
+from etude.text.tokenizer.token_strings import list_token_strings
 from etude.view.paths import require_graph_task
 
 STATELESS_TASKS = frozenset({"classify", "pair", "similarity", "tag", "span", "choice", "rank"})

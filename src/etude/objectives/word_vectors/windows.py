@@ -56,8 +56,8 @@ from etude.objectives.word_vectors.kernels.tables import (
 )
 from etude.settings import Strict
 from etude.text.corpus.corpus import Corpus
-from etude.text.tokenizer.char_ngrams import list_token_strings
 from etude.text.tokenizer.special_tokens import Specials
+from etude.text.tokenizer.token_strings import list_token_strings
 
 log = logging.getLogger("etude")
 

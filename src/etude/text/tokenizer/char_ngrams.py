@@ -5,15 +5,16 @@ Bojanowski et al. 2017, section 3.2: a word is written between two markers, `<wo
 32-bit FNV-1a hash over UTF-8 bytes, modulo the number of buckets. The original reads a byte as a signed number, so
 bytes from 128 on enter the hash with all upper bits set: without that, every n-gram with a letter beyond ASCII, all of
 Korean, lands in a wrong bucket.
+
+Nothing but numpy is imported here: an exported baseline with word vectors holds a copy of this file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
-
-from etude.text.tokenizer.tokenizer import Tokenizer
 
 END_OF_LINE = "</s>"  # fastText's word for the end of a line, which has no n-grams
 FNV_OFFSET, FNV_PRIME = 2166136261, 16777619
@@ -97,8 +98,17 @@ def build_subword_rows(
     return starts, rows
 
 
-def list_token_strings(tokenizer: Tokenizer) -> list[str | None]:
-    """Return the string of every token by id; None for special tokens and ids without a token."""
-    special = set(tokenizer.special.ids())
-    named = {id: word for word, id in tokenizer.backend.get_vocab(with_added_tokens=True).items()}
-    return [None if id in special else named.get(id) for id in range(tokenizer.vocab)]
+@dataclass(frozen=True)
+class NgramTable:
+    """The vectors of character n-grams, for words that have none of their own."""
+
+    table: np.ndarray  # (buckets, D) float32 or float16
+    smallest: int
+    largest: int
+
+    def vectors(self, words: Sequence[str]) -> np.ndarray:
+        """Return (words, D) float32: the mean of the vectors of each word's n-grams, 0 where it has none."""
+        bounds, rows = hash_ngrams(words, len(self.table), self.smallest, self.largest)
+        totals = np.zeros((len(words), self.table.shape[1]), np.float32)
+        np.add.at(totals, np.repeat(np.arange(len(words)), np.diff(bounds)), self.table[rows])
+        return totals / np.maximum(1, np.diff(bounds))[:, None].astype(np.float32)
