@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import etude
 from etude.errors import UserError
 from etude.pretraining.cluster_check import ClusterCheck, check_cluster
 from etude.train.cluster_plan import MACHINES, Mesh, Parts, Traffic, find_machine, list_meshes, plan_start, plan_traffic
@@ -60,6 +61,22 @@ def test_a_small_model_is_gathered_once_a_step(prepared) -> None:
     assert result.fake is not None and result.fake.agrees, result.fake
     assert result.fake.traffic.gathered == pytest.approx(4 * result.parameters, rel=0.02)  # of two micro-batches
     assert not any(other.gathers_model for other in result.plans if other.mesh.shards > 4)
+
+
+@pytest.mark.parametrize("recipe", ["bert-toy", "decoder-modern-toy"])
+def test_sequences_of_many_lengths_and_masked_tokens_run_on_fake_ranks(prepared, recipe: str) -> None:
+    result = check_cluster(recipe, prepared("wordpiece:600"), {"train.epochs": 2}, nodes=1, gpus=2)
+    assert result.fake is not None and result.fake.peak > 0
+    assert max(result.fake.differences[1:]) < 0.02  # what is sent
+    # two passes over the corpus, to the end of a step
+    once = check_cluster(recipe, prepared("wordpiece:600"), {"train.epochs": 1}, nodes=1, gpus=2, fake=False)
+    assert once.tokens < result.tokens <= 2 * once.tokens
+
+
+@pytest.mark.parametrize("size", ["nodes", "gpus"])
+def test_a_cluster_of_nothing_is_refused(prepared, size: str) -> None:
+    with pytest.raises(UserError, match=f"{size}.*0"):
+        etude.check("bert-toy", prepared("wordpiece:600"), **{size: 0})
 
 
 def test_the_tracker_counts_storages_once_while_they_live() -> None:

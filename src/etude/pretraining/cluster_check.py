@@ -139,7 +139,7 @@ def check_cluster(
             )  # fmt: skip
     plans.sort(key=lambda plan: (not plan.is_fitting, -plan.tokens_per_second * plan.is_fitting, plan.memory.total))
     fake_step = _check_by_fake_step(settings, model, objective, batch, parts, plans[0]) if fake else None
-    tokens = total_tokens(settings, rows.row_tokens, flops_per_token, plans[0].tokens_per_second)
+    tokens = total_tokens(settings, rows.row_tokens, len(rows), flops_per_token, plans[0].tokens_per_second)
     uneven = [size for size in schedule.batch_sizes(settings, rows.row_tokens) if size % ranks]
     problems = [
         f"A step of {uneven[0]:,} rows cannot be divided among {ranks:,} GPUs: such a run is refused. Choose "
@@ -150,9 +150,13 @@ def check_cluster(
     return ClusterCheck(resolved, machine, nodes, gpus, parts.total, tokens, plans, fake_step, problems, start)
 
 
-def total_tokens(settings: Settings, row_tokens: int, flops_per_token: float, tokens_per_second: float) -> float:
-    """Return the tokens of the whole run."""
-    steps = schedule.total_steps(settings, row_tokens, flops_per_token, tokens_per_second=tokens_per_second)
+def total_tokens(
+    settings: Settings, row_tokens: int, epoch_rows: int, flops_per_token: float, tokens_per_second: float
+) -> float:
+    """Return the tokens of the whole run; `epoch_rows` is a pass over the corpus."""
+    steps = schedule.total_steps(
+        settings, row_tokens, flops_per_token, tokens_per_second=tokens_per_second, epoch_rows=epoch_rows
+    )
     return float(schedule.rows_before(settings, row_tokens, steps) * row_tokens)
 
 

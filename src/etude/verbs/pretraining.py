@@ -40,15 +40,16 @@ def check(
         gpu: Their kind: a100, h100, h200 or b200.
     """
     if nodes is not None or gpus is not None:
-        require_at_least("nodes", nodes or 1, 1)
-        require_at_least("gpus", gpus or 8, 1)
+        nodes, gpus = 1 if nodes is None else nodes, 8 if gpus is None else gpus
+        require_at_least("nodes", nodes, 1)
+        require_at_least("gpus", gpus, 1)
         from etude.errors import UserError
         from etude.graph.graph import Graph
         from etude.pretraining.cluster_check import check_cluster
 
         if isinstance(corpus, Graph):
             raise UserError("A plan for a cluster is for models of text: give a corpus.")
-        return check_cluster(recipe, corpus, dict(settings or {}), nodes=nodes or 1, gpus=gpus or 8, gpu=gpu)
+        return check_cluster(recipe, corpus, dict(settings or {}), nodes=nodes, gpus=gpus, gpu=gpu)
     from etude.pretraining import check as checking
 
     return checking.check(recipe, corpus, dict(settings or {}), entities)

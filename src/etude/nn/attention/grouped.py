@@ -163,7 +163,8 @@ def rearrange(values: Tensor, plan: Plan) -> Tensor:
 def _gather(values: Tensor, index: Tensor) -> Tensor:
     """Gather rows, with zeros where the index is negative."""
     gathered = values.index_select(0, index.clamp(min=0))
-    if index.device.type != "cpu":  # counting the empty slots would wait for the GPU
+    # counting the empty slots would wait for the GPU, and fake tensors have none to count
+    if index.device.type != "cpu" or type(values) is not Tensor:
         return gathered.masked_fill_((index < 0).view(-1, *[1] * (values.dim() - 1)), 0.0)
     # on a CPU a mask over all takes three times as long as the gather
     empty = (index < 0).nonzero().view(-1)

@@ -30,8 +30,8 @@ class RowQueries(NamedTuple):
 
 
 def supports_query_subset(x: Tensor, path: str | None) -> bool:
-    """Whether this path applies; elsewhere kernels compute all tokens."""
-    return x.device.type == "cpu" and path is None and not torch.compiler.is_compiling()
+    """Whether this path applies; elsewhere kernels compute all tokens, and fake tensors have no values to sort by."""
+    return x.device.type == "cpu" and path is None and type(x) is Tensor and not torch.compiler.is_compiling()
 
 
 def attend_query_subset(
