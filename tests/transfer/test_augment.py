@@ -138,6 +138,8 @@ def test_copies_depend_on_the_example_and_the_seed_alone(
         augment(model, reviews[1], tmp_path / name, rules=AugmentSettings(copies=2, seed=seed))
         return (tmp_path / name).read_text(encoding="utf-8")
 
+    with pytest.raises(UserError, match="There is no folder"):
+        made("nowhere/a.jsonl")
     whole = made("a.jsonl")
     assert made("b.jsonl", seed=1) != whole
     monkeypatch.setattr(module, "GROUP_SIZE", 3)

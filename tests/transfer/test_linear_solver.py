@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from etude.tasks.linear_task import Targets
+from etude.transfer import linear_solver
 from etude.transfer.linear_solver import PENALTIES, Problem, choose_and_fit, cross_validate, solve_path
 
 
@@ -117,3 +118,10 @@ def test_the_walk_over_penalties_ends_where_it_gets_worse() -> None:
     walked = np.isfinite(losses)
     assert not walked.all() and walked[: walked.sum()].all(), "weak penalties are not solved for"
     assert np.argmin(losses) < walked.sum() - 1
+
+
+def test_a_single_held_out_fifth_has_the_mean_loss_of_its_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = problem("softmax", 60, 40, seed=3)
+    every = cross_validate(parts, seed=0)
+    monkeypatch.setattr(linear_solver, "MANY_UNITS", 10)
+    assert cross_validate(parts, seed=0)[0] == pytest.approx(every[0], rel=0.5), "not a fifth of it"

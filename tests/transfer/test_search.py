@@ -75,6 +75,39 @@ def test_dev_is_needed(base: Bases, reviews: Files, tmp_path: Path) -> None:
         trials.search(base("static"), "classify", reviews[0], tmp_path / "x", dev=None, seeds=2)
 
 
+def test_values_with_one_short_name_are_trials_of_their_own(base: Bases, reviews: Files, tmp_path: Path) -> None:
+    trials.search(
+        base("static"), "classify", reviews[0], tmp_path / "x", dev=reviews[1],
+        vary={"train.lr": [0.06, 0.06000000001]}, overrides=QUICK, quiet=True,
+    )  # fmt: skip
+    rates = [Plan.read(folder).train.lr for folder in sorted((tmp_path / "x" / "trials").iterdir())]
+    assert rates == [0.06, 0.06000000001]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vary": {"train.lr": []}}, "train.lr is varied over no value"),
+        ({"vary": {"train.lr": [0.1, 0.1]}}, "a value stands there twice"),
+        ({"vary": {"train.seed": [1, 2]}}, "train.seed is not varied: --seeds"),
+        ({"seeds": 0}, "seeds=0: ask for one or more"),
+        (
+            {"overrides": {"distill.teacher": "t", "distill.soft_weight": 0, "distill.hidden_weight": 1}},
+            "no head learns",
+        ),
+        ({"base": "nowhere"}, "nowhere"),
+        ({"overrides": {"train.lrr": 1}}, "lrr"),
+    ],
+)
+def test_a_bad_search_leaves_nothing(
+    base: Bases, reviews: Files, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    request: dict[str, Any] = {"base": base("static"), "dev": reviews[1], "seeds": 2, **changes}
+    with pytest.raises(UserError, match=message):
+        trials.search(request.pop("base"), "classify", reviews[0], tmp_path / "x", **request, quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_commands(base: Bases, reviews: Files, tmp_path: Path) -> None:
     from etude.cli.main import app
 

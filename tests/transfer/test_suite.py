@@ -37,6 +37,12 @@ def test_glue(base: Callable[[str], Path], tmp_path: Path) -> None:
     again = run_suite(base("static"), "glue", data, tmp_path / "out", changes, quiet=True)
     assert again == result and (tmp_path / "out" / "CoLA" / "model.safetensors").stat().st_mtime_ns == stamp
     assert json.loads((tmp_path / "out" / "suite.json").read_text())["score"] == result["score"]
+    for other in ((base("bert"), changes), (base("static"), changes | {"train.lr": 0.01})):
+        with pytest.raises(UserError, match=r"holds a suite of another request: (run|settings) was .*-o"):
+            run_suite(other[0], "glue", data, tmp_path / "out", other[1], quiet=True)
+    (data / "MNLI" / "train.tsv").write_text(rows + rows.splitlines()[1] + "\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"MNLI/train\.tsv has changed since .* was trained on it"):
+        run_suite(base("static"), "glue", data, tmp_path / "out", changes, quiet=True)
     (data / "MNLI" / "train.tsv").unlink()
     with pytest.raises(UserError, match="MNLI lacks a train file"):
         run_suite(base("static"), "glue", data, tmp_path / "other")

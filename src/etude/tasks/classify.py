@@ -132,7 +132,7 @@ class LabelScoring(Scoring[L]):
         if settings.score == "micro_f1" and settings.nothing is None:
             raise UserError("task.score=micro_f1 leaves a label out: say which with task.nothing; else it is accuracy.")
         default = type(settings).model_fields["nothing"].default  # of relations: a file need not have that label
-        if settings.nothing not in (None, default, *self.labels):
+        if settings.nothing is not None and settings.nothing not in (default, *self.labels):
             raise UserError(
                 f"task.nothing={settings.nothing} is no label.{suggest_name(settings.nothing, self.labels)}"
             )

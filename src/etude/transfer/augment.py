@@ -194,6 +194,8 @@ def augment(
         raise UserError(f"{out}: examples are written as JSON lines. Name a file that ends with .jsonl.")
     if out.exists():
         raise UserError(f"{out} exists already. Remove it, or name another with -o.")
+    if not out.parent.is_dir():  # before an hour of predictions, not after
+        raise UserError(f"There is no folder {out.parent} for the examples. Make it, or name another file with -o.")
     if not roles:
         raise UserError(f"An example of the task {task} is no plain text, so its words cannot be exchanged.")
     replacer = WordReplacer(model, rules or AugmentSettings(), vectors)

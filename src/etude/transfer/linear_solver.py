@@ -163,18 +163,19 @@ def cross_validate(problem: Problem, seed: int) -> np.ndarray:
     Penalties become weaker until the loss has risen twice: what lies behind is never better, and takes the longest. It
     stays infinite.
     """
-    examples = len(problem.counts)
-    folds = min(INNER_FOLDS, examples if problem.groups is None else len(np.unique(problem.groups)))
+    groups = len(problem.counts) if problem.groups is None else len(np.unique(problem.groups))
+    folds = min(INNER_FOLDS, groups)
     if folds < 2:
         return np.where(np.array(PENALTIES) == 1.0, 0.0, 1.0)  # nothing to hold out: a logit of variance 1
     parts = _fold_numbers(problem, folds, seed)
     splits = []
     for number in range(folds if len(problem.values) <= MANY_UNITS else 1):
         train, valid = problem.take(np.flatnonzero(parts != number)), problem.take(np.flatnonzero(parts == number))
-        splits.append((_walk_path(train, PENALTIES), valid, np.sum(parts == number) / examples))
+        splits.append((_walk_path(train, PENALTIES), valid, np.sum(parts == number)))
+    held_out = sum(count for *_, count in splits)  # not all examples where they are many
     losses = np.full(len(PENALTIES), np.inf)
     for number in range(len(PENALTIES)):
-        losses[number] = sum(share * valid.mean_loss(*next(path)) for path, valid, share in splits)
+        losses[number] = sum(count * valid.mean_loss(*next(path)) for path, valid, count in splits) / held_out
         if number > 1 and losses[number] > losses[number - 1] > losses[number - 2]:
             break
     return losses

@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -31,7 +31,7 @@ from etude.runs.completion import complete_finished
 from etude.runs.model_card import rename_card
 from etude.runs.run import MODEL_CARD, TRIALS, Run
 from etude.runs.staging import refuse_existing
-from etude.runs.task_plan import Plan
+from etude.runs.task_plan import Plan, distill_settings
 from etude.settings import Count, read_json
 from etude.train import checkpoint
 from etude.transfer import finetune as single
@@ -75,6 +75,7 @@ def search(
     twice = [key for key in request["vary"] if key in request["overrides"]]
     if twice:
         raise UserError(f"{twice[0]} is both varied and set: give it once.")
+    _check_trials(request)
     staging = out.with_name(f".{out.name}.creating-{os.getpid()}")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
@@ -82,7 +83,32 @@ def search(
     if out.is_dir():  # empty: checked above
         out.rmdir()
     os.rename(staging, out)
-    return resume(out, quiet)
+    try:
+        return resume(out, quiet)
+    except UserError:
+        if not any((out / FOLDER).glob("*/recipe.yaml")):  # nothing has begun: the same folder may be named again
+            shutil.rmtree(out)
+        raise
+
+
+def _check_trials(request: dict[str, Any]) -> None:
+    """Raise UserError where trials would be none, the same, or without a score to compare them by."""
+    if request["seeds"] < 1:
+        raise UserError(f"seeds={request['seeds']}: ask for one or more.")
+    if "train.seed" in request["vary"]:
+        raise UserError("train.seed is not varied: --seeds says how many are compared, from train.seed on.")
+    for key, values in request["vary"].items():
+        written = [json.dumps(value) for value in values]
+        if not values:
+            raise UserError(f"{key} is varied over no value: give two or more.")
+        if len(set(written)) < len(written):
+            raise UserError(f"{key} is varied over {', '.join(written)}: a value stands there twice.")
+    for settings in _combinations(request):
+        distill = distill_settings(request["overrides"] | settings)
+        if distill is not None and not distill.answers:
+            raise UserError(
+                "Without distill.soft_weight and distill.hard_weight no head learns, so no score compares the trials."
+            )
 
 
 class SearchRequest(TypedDict):
@@ -112,11 +138,10 @@ def resume(out: str | Path, quiet: bool = False) -> Run:
     request: dict[str, Any] = {**read_json(out / TRIALS, SearchRequest, "Take it from a copy, or start again.")}
     if "chosen" in request:
         return Run.open(out)
-    trials = []
-    for values in itertools.product(*request["vary"].values()):
-        settings = dict(zip(request["vary"], values, strict=True))
+    trials: list[dict[str, Any]] = []
+    for settings in _combinations(request):
         for seed in range(request["seeds"]):
-            folder = out / FOLDER / _trial_name(settings, seed)
+            folder = out / FOLDER / _unused_name(_trial_name(settings, seed), {trial["folder"] for trial in trials})
             run = _run_trial(request, folder, settings, seed, quiet)
             if not run.finished:
                 return run
@@ -142,6 +167,17 @@ def _run_trial(request: dict[str, Any], folder: Path, settings: dict[str, Any], 
         skip_bad=request["skip_bad"],
         quiet=quiet,
     )
+
+
+def _combinations(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """The settings of the trials, in their order."""
+    return [dict(zip(request["vary"], values, strict=True)) for values in itertools.product(*request["vary"].values())]
+
+
+def _unused_name(name: str, used: Collection[str]) -> str:
+    """The name, numbered where an earlier trial has it: short names of different values may be equal."""
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(each for each in names if each not in used)
 
 
 def _trial_name(settings: dict[str, Any], seed: int) -> str:

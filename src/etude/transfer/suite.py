@@ -14,16 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from etude.errors import UserError
+from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
+
+from etude.errors import UserError, explain_write_failure
 from etude.inference.task_model import TaskModel
 from etude.recipes.datasets import leaves
 from etude.recipes.document import Overrides, parse_overrides
 from etude.runs.completion import complete_finished
-from etude.runs.task_plan import Plan
+from etude.runs.task_plan import ExampleFile, Plan
+from etude.settings import read_json
 from etude.train import checkpoint
 from etude.transfer import finetune as single
 
-FILE = "suite.json"
+FILE, REQUEST = "suite.json", "suite_request.json"
 SUFFIXES = [kind + squeezed for kind in (".tsv", ".jsonl", ".csv") for squeezed in ("", ".xz", ".gz", ".zst")]
 
 
@@ -74,10 +77,13 @@ def run_suite(
         folders = ", ".join(member.folders[0] for member in SUITES[name].values())
         raise UserError(f"{data} holds no task of {name}: folders such as {folders}, each with a train and a dev file.")
     settings = {".".join(path): value for path, value in leaves(parse_overrides(overrides).values)}
+    _check_request(out, {"run": _resolve(base), "data": _resolve(data), "settings": settings, "skip_bad": skip_bad})
     scores: dict[str, Any] = {}
     for task, (train, dev, more) in task_files.items():
         member, folder = SUITES[name][task], out / task
         if (folder / "recipe.yaml").is_file():
+            for file in (train, dev):
+                _check_unchanged(folder, file)
             run = complete_finished(single.resume(folder, quiet))
         else:
             changes = {**member.settings, **settings}
@@ -96,6 +102,45 @@ def run_suite(
     result = {"suite": name, "score": mean, "tasks": scores, "of": len(SUITES[name]), "split": "dev"}
     checkpoint.write_text(out / FILE, json.dumps(result, indent=1))
     return result
+
+
+class SuiteRequest(TypedDict):
+    """What a suite was asked for: calls with another one do not go on with its runs."""
+
+    run: str
+    data: str
+    settings: dict[str, Any]
+    skip_bad: bool
+
+
+def _check_request(out: Path, request: SuiteRequest) -> None:
+    """Store the request where a suite begins; raise UserError where the folder holds the runs of another one."""
+    path = out / REQUEST
+    if not path.is_file():
+        with explain_write_failure(out, UserError):
+            out.mkdir(parents=True, exist_ok=True)
+        checkpoint.write_text(path, json.dumps(request, indent=1, ensure_ascii=False))
+        return
+    stored: dict[str, Any] = {**read_json(path, SuiteRequest, "Name another folder with -o.")}
+    asked: dict[str, Any] = json.loads(json.dumps(request))
+    for key, value in asked.items():
+        if stored[key] != value:
+            raise UserError(
+                f"{out} holds a suite of another request: {key} was {stored[key]}, and is {value}. "
+                "Name another folder with -o."
+            )
+
+
+def _resolve(path: str | Path) -> str:
+    """The whole path of what is there; an id of the hub stays as it is."""
+    return str(Path(path).resolve()) if Path(path).exists() else str(path)
+
+
+def _check_unchanged(folder: Path, file: Path) -> None:
+    """Raise UserError where a run was trained on another content of a file."""
+    plan, now = Plan.read(folder), ExampleFile.from_path(file)
+    if now.fingerprint not in {used.fingerprint for used in (plan.examples, plan.dev) if used is not None}:
+        raise UserError(f"{file} has changed since {folder} was trained on it. Put it back, or name another folder.")
 
 
 def _find_files(data: Path, member: SuiteTask) -> tuple[Path, Path, list[Path]] | None:
