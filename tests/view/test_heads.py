@@ -98,6 +98,26 @@ def test_arcs_are_counted_as_by_hand(model: LoadedModel) -> None:
             assert by_offset[number] == sum(place + offset == tree.heads[place] for place in places)
 
 
+@pytest.mark.parametrize("kind", ["bytebpe:290", "unigram:40", "bpe:40"])
+def test_tokens_that_begin_with_a_space_belong_to_the_word_behind_it(kind: str) -> None:
+    words = ["the", "고양이", "sat", "on", "a", "mat"]
+    tokenizer = Tokenizer.train(kind, [" ".join(words)] * 5)
+    recipe = Recipe.load("gpt2-toy").resolve(vocab=tokenizer.vocab)
+    model = LoadedModel(*build_learner(recipe, tokenizer), tokenizer)
+    seen: list[np.ndarray] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(heads, "word_weights", lambda weights, words, count: seen.append(words) or np.eye(count))
+        answer_sentence(model, Sentence(words, np.array([2, 2, -1, 5, 5, 2]), ["x"] * 6))
+    encoding, text = tokenizer.encode(" ".join(words)), " ".join(words)
+    bounds = np.cumsum([0, *(len(word) + 1 for word in words[:-1])]).tolist()
+    expected = []
+    for begin, end in encoding.offsets.tolist():
+        letters = [place for place in range(begin, end) if text[place] != " "] or [end]  # a space alone: the next word
+        expected.append(max(number for number, start in enumerate(bounds) if start <= letters[0]))
+    assert [number for number in seen[0].tolist() if number >= 0] == expected
+    assert set(expected) == set(range(6))
+
+
 def test_heads_and_offsets_are_chosen_on_other_sentences() -> None:
     """The best head of the choosing half is scored on the other half, however good another one is there."""
     shape = (2, 1, 2)
@@ -159,6 +179,9 @@ def test_the_command_reads_a_treebank(model: LoadedModel, tmp_path: Path) -> Non
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     assert "det" in result.output and "heads removed" in result.output and page.is_file()
-    bank.write_text(json.dumps({**record, "head": [99, *TREE[1:]]}) + "\n")
-    with pytest.raises(UserError, match="no number of a token"):
-        heads.read_sentences(bank)
+    for head in (99, -1, "x", "", None, 1.5, [3], 10**30):
+        bank.write_text(json.dumps({**record, "head": [head, *TREE[1:]]}) + "\n")
+        with pytest.raises(UserError, match=r"bank.jsonl:1: a head is no number of a token \(1 to 9"):
+            heads.read_sentences(bank)
+    bank.write_text((json.dumps({**record, "head": [str(head) for head in TREE]}) + "\n") * 2)
+    assert heads.read_sentences(bank)[0].heads.tolist() == [head - 1 for head in TREE]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -138,3 +139,45 @@ def test_the_published_sets_have_their_published_sizes() -> None:
     assert men.pairs == 3000 and abs(men.correlation) < 0.1
     result = analogies(random, DATA / "questions-words.txt.gz", None)
     assert len(result.questions) == 14 and sum(result.questions.values()) == 19544 and result.accuracy < 0.01
+
+
+def test_writings_of_a_word_are_one_answer_and_one_question_word(tmp_path: Path) -> None:
+    """As word2vec's and gensim's evaluations, which compare words in capitals."""
+    path = tmp_path / "questions.txt"
+    path.write_text(": family\nman king woman queen\n")
+    cased = {**ROYAL, "King": (3, -0.9, 0), "Queen": (3, -1.1, 0)}
+    for names in (cased, {word: cased[word] for word in cased if word != "King"}):
+        result = analogies(WordVectors(list(names), np.array(list(names.values()), np.float32)), path)
+        assert result.correct == {"family": 1}
+
+
+def test_a_group_that_comes_twice_keeps_all_its_questions(tmp_path: Path) -> None:
+    path = tmp_path / "questions.txt"
+    path.write_text(": family\nman king woman queen\n: plural\nman men woman women\n: family\nking man queen woman\n")
+    result = analogies(vectors(), path)
+    assert result.questions == {"family": 2, "plural": 1}
+    assert "syntactic" not in describe(result), "there is no group of grammar"
+    assert result.json()["syntactic"] is None, "JSON has no NaN"
+
+
+def test_korean_files_of_spreadsheets_and_macs_are_read(tmp_path: Path) -> None:
+    korean = WordVectors(["왕", "남자", "여자", "여왕"], np.array(list(ROYAL.values()), np.float32)[[2, 0, 1, 3]])
+    path = tmp_path / "questions.txt"
+    text = unicodedata.normalize("NFD", ": 가족\n남자 왕 여자 여왕\n")
+    path.write_text(text, encoding="utf-8-sig")
+    result = score_file(korean, path)
+    assert isinstance(result, Analogies) and result.correct == {"가족": 1}
+    assert neighbours(korean, unicodedata.normalize("NFD", "여왕")) == neighbours(korean, "여왕")
+    assert analogy(korean, *unicodedata.normalize("NFD", "남자 왕 여자").split())[0][0] == "여왕"
+
+
+def test_files_that_are_no_text_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_bytes("왕,여왕,9.1\n".encode("cp949"))
+    with pytest.raises(UserError, match=r"pairs.csv is not UTF-8 at byte 0"):
+        score_file(vectors(), path)
+    path = tmp_path / "pairs.csv.gz"
+    for content in (b"man,men,5\n", gzip.compress(b"man,men,5\n" * 99)[:-12]):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=r"pairs.csv.gz cannot be unpacked"):
+            score_file(vectors(), path)

@@ -95,9 +95,9 @@ def read_sentences(path: Path, limit: int | None = None) -> list[Sentence]:
         words, heads, relations = (list(record[name]) for name in ("tokens", "head", "deprel"))
         if not len(words) == len(heads) == len(relations):
             raise UserError(f"{place}: {len(words)} tokens, {len(heads)} heads and {len(relations)} relations.")
-        numbers = np.array(heads, dtype=np.int64) - 1
-        if len(words) and not (numbers >= -1).all() & (numbers < len(words)).all():
+        if any(not 0 <= _parse_head(head) <= len(words) for head in heads):
             raise UserError(f"{place}: a head is no number of a token (1 to {len(words)}, 0 for the root).")
+        numbers = np.array([_parse_head(head) for head in heads], dtype=np.int64) - 1
         if len(words) > 1:
             sentences.append(Sentence([str(word) for word in words], numbers, [str(name) for name in relations]))
         if limit is not None and len(sentences) >= limit:
@@ -105,6 +105,12 @@ def read_sentences(path: Path, limit: int | None = None) -> list[Sentence]:
     if len(sentences) < 2:
         raise UserError(f"{path}: fewer than two sentences with two words or more.")
     return sentences
+
+
+def _parse_head(head: object) -> int:
+    """Return the number of a head, also where it is written as a text; -1 where it is no number."""
+    is_number = (isinstance(head, int) and not isinstance(head, bool)) or (isinstance(head, str) and head.isdecimal())
+    return int(str(head)) if is_number else -1
 
 
 def word_weights(weights: np.ndarray, words: np.ndarray, count: int) -> np.ndarray:
@@ -199,7 +205,8 @@ def answer_sentence(model: LoadedModel, sentence: Sentence) -> np.ndarray | None
     ends = np.cumsum([len(model.tokenizer.normalise(word)) + 1 for word in sentence.words])
     words = np.full(len(attention.tokens), -1)
     starts = model.tokenizer.encode(text).offsets[:, 0]
-    words[~attention.markers] = np.searchsorted(ends, starts, side="right")
+    starts = starts + np.array([letter == " " for letter in text])[starts]  # byte-level tokens begin with the space
+    words[~attention.markers] = np.searchsorted(ends, starts, side="right").clip(max=len(sentence.words) - 1)
     return answer_heads(word_weights(attention.weights, words, len(sentence.words)))
 
 

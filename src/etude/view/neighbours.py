@@ -13,6 +13,7 @@ import numpy as np
 
 from etude.errors import UserError, suggest_nearest
 from etude.hub.word_vectors import PIECE, Unknown, WordVectors
+from etude.text.tokenizer.tokenizer import Tokenizer
 
 Rule = Literal["add", "multiply"]
 SUGGESTED = 50_000  # the most frequent words, of which one may have been meant
@@ -22,6 +23,7 @@ SMALL = 1e-3  # added to a divisor that may be 0 (Levy & Goldberg 2014)
 
 def neighbours(vectors: WordVectors, word: str, top: int = 10, unknown: Unknown = "refuse") -> list[tuple[str, float]]:
     """Return the words of the largest cosine with a word, itself left out; pieces of words only where one is asked."""
+    word = Tokenizer.normalise(word)  # as the words of a run are
     _check_known(vectors, [word], unknown)
     [vector] = vectors.vectors([word], unknown)
     length = float(np.linalg.norm(vector))
@@ -33,6 +35,7 @@ def neighbours(vectors: WordVectors, word: str, top: int = 10, unknown: Unknown 
 
 def analogy(vectors: WordVectors, a: str, b: str, c: str, top: int = 10, rule: Rule = "add") -> list[tuple[str, float]]:
     """Return the words that are to `c` as `b` is to `a`, the best first."""
+    a, b, c = (Tokenizer.normalise(word) for word in (a, b, c))
     _check_known(vectors, [a, b, c], "refuse")
     places = [vectors.find_row(word) for word in (a, b, c)]
     vector_a, vector_b, vector_c = vectors.unit[[place for place in places if place is not None]]

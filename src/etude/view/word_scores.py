@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
+import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +23,7 @@ from scipy.stats import spearmanr
 
 from etude.errors import UserError
 from etude.hub.word_vectors import Unknown, WordVectors
+from etude.text.tokenizer.tokenizer import Tokenizer
 
 BLOCK = 512  # questions answered at once: 512 x 400,000 cosines are 0.8 GB
 SYNTACTIC = "gram"  # groups whose name begins so are of grammar
@@ -35,7 +39,7 @@ class Similarity:
     left_out: int  # with an unknown word
 
     def json(self) -> dict[str, Any]:
-        return vars(self)
+        return {**vars(self), "correlation": _none_if_nan(self.correlation)}
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Analogies:
         return self._share([group for group in self.questions if not group.startswith(SYNTACTIC)])
 
     def json(self) -> dict[str, Any]:
-        shares = {"accuracy": self.accuracy, "semantic": self.semantic, "syntactic": self.syntactic}
+        shares = {name: _none_if_nan(getattr(self, name)) for name in ("accuracy", "semantic", "syntactic")}
         return {"name": self.name, **shares, "left_out": self.left_out, "most": self.most, "right": self.correct,
                 "asked": self.questions}  # fmt: skip
 
@@ -70,14 +74,21 @@ class Analogies:
         return sum(self.correct[group] for group in groups) / total if total else float("nan")
 
 
+def _none_if_nan(value: float) -> float | None:
+    """A share of no questions, or a correlation of equal numbers: JSON has no NaN."""
+    return None if math.isnan(value) else value
+
+
 def describe(score: Similarity | Analogies) -> str:
     """Format a score: one line, and for analogies one a group."""
     if isinstance(score, Similarity):
         return f"{score.name}: Spearman {score.correlation:.4f} over {score.pairs:,} pairs, {score.left_out} left out"
     total = sum(score.questions.values())
+    kinds = {"semantic": score.semantic, "syntactic": score.syntactic}
+    shares = "".join(f", {name} {share:.2%}" for name, share in kinds.items() if not math.isnan(share))
     lines = [
-        f"{score.name}: {score.accuracy:.2%} of {total:,} questions, semantic {score.semantic:.2%}, syntactic "
-        f"{score.syntactic:.2%}; {score.left_out:,} left out; answers among {score.most:,} words"
+        f"{score.name}: {score.accuracy:.2%} of {total:,} questions{shares}; {score.left_out:,} left out; "
+        f"answers among {score.most:,} words"
     ]
     lines += [f"  {score.correct[g] / n:7.2%} of {n:5,}  {g}" for g, n in score.questions.items() if n]
     return "\n".join(lines)
@@ -88,9 +99,8 @@ def score_file(
 ) -> Similarity | Analogies:
     """Score a file of pairs with scores, or of questions under `: group` lines; .gz too."""
     path = Path(path)
-    with _open(path) as file:
-        first = file.readline()
-    if first.startswith(":"):
+    _, first = next(_read_lines(path), ("", [""]))
+    if first[0].startswith(":"):
         return analogies(vectors, path, most)
     return similarity(vectors, path, unknown)
 
@@ -121,17 +131,24 @@ def similarity(vectors: WordVectors, path: str | Path, unknown: Unknown | None =
 
 
 def analogies(vectors: WordVectors, path: str | Path, most: int | None = 30_000) -> Analogies:
-    """Score an analogy set, ignoring case; of words that differ in case alone, the most frequent counts."""
+    """Score an analogy set, ignoring case: words that differ in case alone are one answer, and one question word.
+
+    The vector of a question word is that of its most frequent writing.
+    """
     path, vectors = Path(path), vectors.most_frequent(most)
     index: dict[str, int] = {}
     for number, word in enumerate(vectors.words):
         index.setdefault(word.lower(), number)
+    same = np.array([index[word.lower()] for word in vectors.words])  # (W,) the first row of the same word
+    further: defaultdict[int, list[int]] = defaultdict(list)  # other rows of a word, by its first
+    for row in np.flatnonzero(same != np.arange(len(same))).tolist():
+        further[int(same[row])].append(row)
     questions: dict[str, list[list[int]]] = {}
     left_out, group = 0, ""
     for where, fields in _read_lines(path):
         if fields[0].startswith(":"):
             group = " ".join(fields)[1:].strip()
-            questions[group] = []
+            questions.setdefault(group, [])
             continue
         if len(fields) != 4 or not group:
             raise UserError(f"{where}: expected four words under a line ': group', found {len(fields)}.")
@@ -149,7 +166,9 @@ def analogies(vectors: WordVectors, path: str | Path, most: int | None = 30_000)
             queries = unit[part[:, 1]] - unit[part[:, 0]] + unit[part[:, 2]]
             scores = queries @ unit.T  # their length is the same for all answers
             np.put_along_axis(scores, part[:, :3], -np.inf, axis=1)
-            correct[group] += int((scores.argmax(1) == part[:, 3]).sum())
+            for question, places in enumerate(part[:, :3].tolist()):
+                scores[question, [row for place in places for row in further.get(place, ())]] = -np.inf
+            correct[group] += int((same[scores.argmax(1)] == part[:, 3]).sum())
     if not any(questions.values()):
         raise UserError(f"{path}: no question has all its words among the {len(vectors.words):,} that take part.")
     return Analogies(_name(path), correct, {g: len(q) for g, q in questions.items()}, left_out, len(vectors.words))
@@ -163,8 +182,8 @@ def _open(path: Path) -> TextIO:
     if not path.is_file():
         raise UserError(f"There is no file {path}.")
     if path.suffix == ".gz":
-        return io.TextIOWrapper(gzip.open(path), encoding="utf-8")
-    return open(path, encoding="utf-8")
+        return io.TextIOWrapper(gzip.open(path), encoding="utf-8-sig")
+    return open(path, encoding="utf-8-sig")
 
 
 def _read_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
@@ -172,9 +191,12 @@ def _read_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
     try:
         with _open(path) as file:
             for number, line in enumerate(file, 1):
+                line = Tokenizer.normalise(line)  # as the words of a run are
                 separator = next((mark for mark in "\t," if mark in line), None)
                 fields = [field.strip() for field in line.split(separator)]
                 if any(fields):
                     yield f"{path}:{number}", fields
     except UnicodeDecodeError as problem:
         raise UserError(f"{path} is not UTF-8 at byte {problem.start}. Convert it.") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
+        raise UserError(f"{path} cannot be unpacked: {problem}. Copy it anew.") from None
