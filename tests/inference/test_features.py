@@ -24,5 +24,8 @@ def test_what_is_no_text_is_told_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     for content, message in ((b"a\n \nb\n", r"a\.txt:2: .*empty"), (b"\xff", "not UTF-8 at byte 0"), (b"", "no lines")):
         path.write_bytes(content)
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(UserError, match=message) as told:
             read_texts(path, None)
+        assert "--skip-bad" not in str(told.value), "there is no such option here"
+    path.write_bytes(b"a\n \nb\n")
+    assert read_texts(path, None, skip_empty=True) == ["a", "b"]

@@ -54,8 +54,41 @@ def test_perplexity_of_a_file_is_that_of_its_text(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="There is no file"):
         etude.perplexity(model, tmp_path / "none.txt")
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match="is not UTF-8 text: byte 0"):
+    with pytest.raises(UserError, match=r"text.txt, line 1, is not UTF-8. It reads as UTF-16"):
         etude.perplexity(model, file)
+    file.write_bytes("the cat sat".encode("utf-8-sig"))
+    assert etude.perplexity(model, file).nats == model.perplexity("the cat sat").nats
+
+
+def test_options_that_a_model_has_no_use_for_are_refused(base: Bases, tmp_path: Path) -> None:
+    model, file = decoder(), tmp_path / "text.txt"
+    file.write_text("the cat sat", encoding="utf-8")
+    for options in ({"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.5}, {"seed": 1}, {"past_end": True}):
+        with pytest.raises(UserError, match="is of sampling, and --beams searches"):
+            etude.generate(model, "a", beams=2, tokens=3, **options)
+    with pytest.raises(UserError, match="--penalty is of a beam search"):
+        etude.generate(model, "a", tokens=3, penalty=1.0)
+    with pytest.raises(UserError, match="--part is of a corpus"):
+        etude.perplexity(model, file, part="train")
+    with pytest.raises(UserError, match="--stride is of a causal model"):
+        etude.perplexity(etude.load(base("bert"), device="cpu"), file, stride=2)
+    for form in ("glove", "fasttext"):
+        with pytest.raises(UserError, match="--form is of a file of word vectors"):
+            etude.export(base("bert"), out=tmp_path / "out", form=form)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UserError, match="--link-noise is of the text with links"):
+        etude.world(out=tmp_path / "town", link_noise=0.1)
+    assert not (tmp_path / "town").exists()
+    for size in (float("nan"), float("inf")):
+        with pytest.raises(UserError, match="say how many MB of text a tokenizer is trained on"):
+            etude.prepare(file, out=tmp_path / "corpus", sample_mb=size)
+
+
+def test_a_device_that_is_not_here_is_one_message(base: Bases) -> None:
+    for use in (etude.load, etude.fill, etude.show.attention):
+        words = () if use is etude.load else ("a [MASK]",)
+        with pytest.raises(UserError, match="--device tpu: there is no such device here"):
+            use(base("bert"), *words, device="tpu")
 
 
 def test_scores_and_answers_of_a_fine_tuned_run(base: Bases, reviews: tuple[Path, Path], tmp_path: Path) -> None:
@@ -72,6 +105,11 @@ def test_scores_and_answers_of_a_fine_tuned_run(base: Bases, reviews: tuple[Path
     assert isinstance(scores["accuracy"], etude.Score) and (tmp_path / "page.html").is_file()
     lines = (tmp_path / "answers.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["label"] for line in lines] == [answer["label"] for answer in answers]
+    for option in ("report", "predictions"):
+        with pytest.raises(UserError, match=f"There is no folder .* for the {option}"):
+            etude.evaluate(run.model, reviews[1], **{option: tmp_path / "none" / "x.html"})
+    with pytest.raises(UserError, match="--corpus is of a pre-training"):
+        etude.resume(run.folder, corpus=tmp_path)
     with pytest.raises(UserError, match="There is no file"):
         next(etude.predict(run.folder, tmp_path / "none.jsonl"))
 

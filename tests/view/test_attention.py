@@ -151,12 +151,18 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert "mostly" in call().output
     assert len(call("--layer", "0", "--head", "1").output.splitlines()) == len(compute_attention(opened, TEXT).tokens)
     assert set(json.loads(call("--json").output)) >= {"tokens", "weights", "entropy"}
+    everything, second = json.loads(call("--json").stdout), json.loads(call("--json", "--layer", "1").stdout)
+    assert second["weights"] == everything["weights"][1:] and second["entropy"] == everything["entropy"][1:]
     assert call("-o", str(tmp_path / "maps.html")).exit_code == 0
     assert TEXT in (tmp_path / "maps.html").read_text(encoding="utf-8")
     for words, message in (
         (("--head", "1"), "say which with --layer"),
         (("-o", str(tmp_path / "maps.png")), "ends with .html"),
         (("--layer", "9"), "this model has 2"),
+        (("--layer", "9", "--json"), "this model has 2"),
+        (("--layer", "0", "--head", "1", "--json"), "leave out --head"),
+        (("--layer", "0", "--head", "1", "-o", str(tmp_path / "maps.html")), "leave out --head"),
+        (("--json", "-o", str(tmp_path / "maps.html")), "leave out one of them"),
     ):
         done = call(*words)
         assert done.exit_code != 0 and message in str(done.exception)

@@ -174,7 +174,7 @@ def test_korean_files_of_spreadsheets_and_macs_are_read(tmp_path: Path) -> None:
 def test_files_that_are_no_text_are_told(tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
     path.write_bytes("왕,여왕,9.1\n".encode("cp949"))
-    with pytest.raises(UserError, match=r"pairs.csv is not UTF-8 at byte 0"):
+    with pytest.raises(UserError, match=r"pairs.csv is not UTF-8. It reads as CP949 \(Korean"):
         score_file(vectors(), path)
     path = tmp_path / "pairs.csv.gz"
     for content in (b"man,men,5\n", gzip.compress(b"man,men,5\n" * 99)[:-12]):

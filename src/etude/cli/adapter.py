@@ -18,7 +18,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar, cast
@@ -124,6 +124,18 @@ class Call(Generic[Result]):
             for name, parameter, annotation in annotated_parameters(self.command.verb)
             if _is_option(parameter) and name in self._values
         }
+
+    @property
+    def given(self) -> list[str]:
+        """The names of the verb's options that were given: whose values are not their defaults."""
+        parameters = inspect.signature(self.command.verb).parameters
+        return [name for name, value in self.options.items() if value and value != parameters[name].default]
+
+    def refuse_options(self, kept: Collection[str], reason: str) -> None:
+        """Raise UserError at an option that was given and is none of those `kept`: it would be ignored."""
+        for name in self.given:
+            if name not in kept:
+                raise UserError(f"{long_flag(name)} {reason}")
 
     @functools.cached_property
     def arguments(self) -> dict[str, Any]:

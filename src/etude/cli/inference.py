@@ -12,6 +12,7 @@ from etude.cli.adapter import Call, Command
 from etude.cli.printing import echo
 from etude.errors import UserError
 from etude.verbs import inference as verbs
+from etude.verbs.text_sources import explain_encoding
 
 if TYPE_CHECKING:
     from etude.inference.fill import Guess
@@ -98,6 +99,8 @@ def present_translate(
         reference: Score the translations against the lines of this file: BLEU and chrF, on standard error.
         tokenizer: Of BLEU, as sacrebleu names them; 13a, and for Korean ko-mecab or char, unless given.
     """
+    if reference is None and tokenizer is not None:
+        raise UserError("--tokenizer is of BLEU: give the translations to compare with, --reference FILE.")
     references = None if reference is None else read_references(reference)
     translations: list[str] = []
     cut = 0
@@ -124,11 +127,11 @@ def read_references(path: Path) -> list[str]:
 
     require("sacrebleu", "Scoring translations")  # before an hour of translation, not behind it
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # without the byte order mark of an editor
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
-    except UnicodeDecodeError as problem:
-        raise UserError(f"{path} is not UTF-8: {problem}. Convert it.") from None
+    except UnicodeDecodeError:
+        raise explain_encoding(path) from None
     return [line.rstrip("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
 
 

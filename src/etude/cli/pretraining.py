@@ -216,9 +216,11 @@ def present_pretrain(call: Call[Run], *, resume: Path | None = None, corpus: str
     """
     quiet = call.options["quiet"]
     if resume is None:
+        if corpus is not None:
+            raise UserError("--corpus goes with --resume; a new run takes its corpus behind the recipe.")
         print_end(call(), quiet)
         return
-    if call.words or call.options["out"]:
+    if call.words or set(call.given) - {"quiet"}:
         raise UserError(
             "--resume takes nothing but the run: its recipe and corpus are inside. "
             "To change settings, start a new run with 'etude pretrain RECIPE CORPUS -o FOLDER'."

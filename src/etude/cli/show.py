@@ -36,6 +36,10 @@ def present_attention(call: Call[Attention], *, head: int | None = None, top: in
     out, layer = call.options["out"], call.options["layer"]
     if head is not None and layer is None:
         raise UserError("--head is a head of a layer: say which with --layer.")
+    if head is not None and (out is not None or json):
+        raise UserError("--head is shown as lines; a page and --json hold all heads: leave out --head.")
+    if out is not None and json:
+        raise UserError("--json is printed and --out writes a page: leave out one of them.")
     attention = call()
     from etude.view.attention import describe_head, format_habits
 
@@ -44,8 +48,11 @@ def present_attention(call: Call[Attention], *, head: int | None = None, top: in
     if out is not None:
         echo(f"{out}: open it in a browser", err=True)
     elif json:
-        habits = {name: values.tolist() for name, values in attention.habits().items()}
-        values = {"tokens": attention.tokens, "weights": attention.weights.tolist(), **habits}
+        layers = slice(None)
+        if layer is not None:
+            layers = slice(attention.check_number("layer", layer, 0), layer + 1)
+        habits = {name: values[layers].tolist() for name, values in attention.habits().items()}
+        values = {"tokens": attention.tokens, "weights": attention.weights[layers].tolist(), **habits}
         if attention.keys is not None:
             values["keys"] = attention.keys
         echo(jsons.dumps(values, ensure_ascii=False))

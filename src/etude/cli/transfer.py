@@ -28,8 +28,8 @@ def present_finetune(call: Call[TaskRun], *, resume: Path | None = None) -> None
     """
     options = call.options
     if resume is not None:
-        if call.words or any(options[name] for name in ("train", "dev", "out", "teacher")):
-            raise UserError("--resume takes nothing but the run: its task and files are inside.")
+        if call.words or set(call.given) - {"quiet"}:
+            raise UserError("--resume takes nothing but the run: its task, files and settings are inside.")
         with show_activity(f"resuming {resume}", bool(options["quiet"])):
             tuned = verbs.resume_finetune(resume, quiet=options["quiet"])
         print_task_run(tuned, resume)
@@ -39,7 +39,9 @@ def present_finetune(call: Call[TaskRun], *, resume: Path | None = None) -> None
         from etude.transfer.suite import SUITES  # loads torch
 
     if arguments["task"] in SUITES:
-        shared = {name: arguments[name] for name in ("train", "out", "settings", "skip_bad", "quiet")}
+        names = ("train", "out", "settings", "skip_bad", "quiet")
+        call.refuse_options(names, f"is of one task, and {arguments['task']} is a suite of them: leave it out.")
+        shared = {name: arguments[name] for name in names}
         with show_activity(call.stage, bool(arguments["quiet"])):
             suite = verbs.finetune_suite(arguments["run"], arguments["task"], **shared)
         print_suite(suite)

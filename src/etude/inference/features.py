@@ -7,6 +7,7 @@ text, named by its number, and `layers`, the numbers of the layers.
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from etude.errors import UserError
+from etude.errors import UserError, explain_write_failure
 from etude.inference.model import LoadedModel, load
 from etude.models.layer_features import chosen_layers
 from etude.models.transfer_settings import Layers
@@ -56,14 +57,14 @@ def extract_file(
     pool: FeaturePooling = "mean",
     text: str | None = None,
 ) -> str:
-    """Write the .npz file and return a one-line summary of it."""
-    model = load(run)
+    """Write the .npz file and return a one-line summary of it; a file that was there stays until it is complete."""
+    out, wanted = Path(out), parse_layers(layers)
+    if out.suffix != ".npz" or not out.parent.is_dir():
+        raise UserError(f"{out}: the arrays are written as .npz, in a folder that is there. Name the file so.")
     texts = read_texts(Path(file), text)
-    features = extract(model, texts, parse_layers(layers), pool)
-    chosen = np.array(chosen_layers(parse_layers(layers), model.model.base.state_count))
-    out = Path(out)
-    if out.suffix != ".npz":
-        raise UserError(f"{out}: the arrays are written as .npz. Name the file so.")
+    model = load(run)
+    chosen = np.array(chosen_layers(wanted, model.model.base.state_count))
+    features = extract(model, texts, wanted, pool)
     if pool == "none":
         members = {str(number): array for number, array in enumerate(features)}
         summary = (
@@ -72,10 +73,16 @@ def extract_file(
     else:
         members = {"vectors": np.stack(features)}
         summary = f"vectors {members['vectors'].shape} (texts, layers, width)"
-    with zipfile.ZipFile(out, "w") as archive:  # as numpy writes it, one array in memory at a time
-        for name, array in [*members.items(), ("layers", chosen)]:
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
+    aside = out.with_name(f".{out.name}.writing")
+    try:
+        with explain_write_failure(out):
+            with zipfile.ZipFile(aside, "w") as archive:  # as numpy writes it, one array in memory at a time
+                for name, array in [*members.items(), ("layers", chosen)]:
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                        np.lib.format.write_array(member, array, allow_pickle=False)
+            os.replace(aside, out)
+    finally:
+        aside.unlink(missing_ok=True)
     return summary
 
 
@@ -89,8 +96,11 @@ def parse_layers(words: str) -> Layers:
         raise UserError(f"--layers {words}: write last, last4, all, or numbers such as 0,-1.") from None
 
 
-def read_texts(file: Path, column: str | None) -> list[str]:
-    """Read a text file, one text a line, or the text column of a file of examples."""
+def read_texts(file: Path, column: str | None, skip_empty: bool = False) -> list[str]:
+    """Read a text file, one text a line, or the text column of a file of examples.
+
+    An empty line of a text file is refused, or left out with `skip_empty`.
+    """
     if ".txt" not in file.suffixes and file.suffix:
         columns = {} if column is None else {"text": column}
         return [item.texts[0] for item in classify.read(file, columns, labelled=False)]
@@ -106,4 +116,10 @@ def read_texts(file: Path, column: str | None) -> list[str]:
         lines.pop()
     if not lines:
         raise UserError(f"{file} holds no lines.")
-    return [checked_text(line.removesuffix("\r"), "text", f"{file}:{n}") for n, line in enumerate(lines, 1)]
+    texts = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            texts.append(checked_text(line.removesuffix("\r"), "text", f"{file}:{number}"))
+        elif not skip_empty:
+            raise UserError(f"{file}:{number}: this line is empty, and every line is a text of its own. Remove it.")
+    return texts

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from etude.errors import UserError
-from etude.verbs.limits import require_at_least
+from etude.verbs.limits import require_at_least, require_device
 
 if TYPE_CHECKING:
     from etude.pick.pick import PickResult
@@ -73,6 +73,8 @@ def study(
     from etude.study import runner
 
     require_at_least("minutes", minutes, 0)
+    if on != "ray" and not report_only:  # a cluster's devices are not this machine's
+        require_device(device)
     executor: Literal["here", "processes", "ray"] = "processes" if workers and on == "here" else on
     loaded = read_study(file, settings=settings, budget=budget, gpu=gpu, text=text)
     if others:

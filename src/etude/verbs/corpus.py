@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -84,6 +85,8 @@ def prepare(
 
     if isinstance(valid, (str, Path)):
         raise UserError(f"--valid {valid}: of text it is the share of documents held out; files go with --graph.")
+    if not math.isfinite(sample_mb):
+        raise UserError(f"--sample-mb {sample_mb}: say how many MB of text a tokenizer is trained on, as in 32.")
     return preparation.prepare(
         sources,
         out,
@@ -160,6 +163,8 @@ def world(
     require_at_least("anchored", anchored, 0)
     if not 0 <= link_noise < 1:
         raise UserError(f"link_noise is a share, from 0 to below 1, not {link_noise:g}.")
+    if link_noise and not anchored:
+        raise UserError("--link-noise is of the text with links: say how much of it with --anchored MEGABYTES.")
     report = on_progress or (lambda part, share: None)
     town.write(Path(out), megabytes, tasks, report)
     if pairs:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from etude.verbs.limits import refuse_given
+
 if TYPE_CHECKING:
     from etude.hub.checkpoint_writer import PublishedModel
     from etude.runs.run import Run
@@ -94,7 +96,9 @@ def export(
     from etude.runs.run import Run
 
     path = Path(out)
+    refused = "is of a file of word vectors: leave it out."
     if is_baseline(run):
+        refuse_given({"form": (form, None)}, refused)
         from etude.baselines.export import export_baseline
 
         return ModelExport(path, tuple(export_baseline(run, path)), form="JSON and numpy")
@@ -102,6 +106,7 @@ def export(
     if opened.recipe.reads_graph:
         from etude.hub.entity_vectors import export_entity_vectors
 
+        refuse_given({"form": (form, None)}, refused)
         return ModelExport(path, tuple(export_entity_vectors(run, path)), form="entity vectors, text")
     if opened.is_fine_tuned and opened.finished and match_recipe(opened.recipe)[0] is None:
         return _export_own_class(opened, path, form)
@@ -109,6 +114,7 @@ def export(
         from etude.hub.vector_runs import export_vectors
 
         return ModelExport(path, (path,), form=export_vectors(run, path, form))
+    refuse_given({"form": (form, None)}, refused)
     try:
         published = export_run(run, path)
     except NoPublishedClass:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from etude.errors import UserError
+from etude.verbs.limits import refuse_given, require_device, require_folder_of
+from etude.verbs.text_sources import explain_encoding, read_source
 
 if TYPE_CHECKING:
     from etude.inference.baseline_model import BaselineModel
@@ -43,6 +45,7 @@ def load(
     from etude.inference.graph_model import GraphModel, is_graph_run
     from etude.runs.run import Run
 
+    require_device(device)
     if dtype is not None and (is_graph_run(source) or is_baseline(source)):
         raise UserError(f"{source} is no language model: leave dtype out.")
     if is_graph_run(source):
@@ -53,6 +56,7 @@ def load(
 def _open_model(run: str | Path | LoadedModel, device: str | None, dtype: Dtype | None = None) -> LoadedModel:
     from etude.inference import model
 
+    require_device(device)
     return model.load(run, device, dtype) if isinstance(run, (str, Path)) else run
 
 
@@ -96,9 +100,11 @@ def evaluate(
     from etude.inference.translation_evaluation import is_translation_run
     from etude.tasks.example_filter import warn_bad, warn_once
 
+    require_folder_of(report, "report")
+    require_folder_of(predictions, "predictions")
     if isinstance(run, (str, Path)) and is_graph_run(run):
-        if report is not None or columns:
-            raise UserError("A run on a graph ranks entities: leave out --report and --column.")
+        if report is not None or columns or skip_bad:
+            raise UserError("A run on a graph ranks entities: leave out --report, --column and --skip-bad.")
         return _evaluate_graph(run, file, predictions, relations, graph)
     if relations or graph is not None:
         raise UserError("--relations and --graph are of a run on a graph: leave them out.")
@@ -188,8 +194,8 @@ def predict(
     with open(source, encoding="utf-8", newline="\n", closefd=path is not None) as lines:
         try:
             yield from model.stream(lines, str(path or "standard input"), skip_bad)
-        except UnicodeDecodeError as problem:
-            raise UserError(f"{path or 'standard input'} is not UTF-8: {problem}. Convert it.") from None
+        except UnicodeDecodeError:
+            raise explain_encoding(path) from None
 
 
 @dataclass(frozen=True)
@@ -271,6 +277,16 @@ def generate(
     sampling = Sampling(tokens, temperature, top_k, top_p, top_p_rule, seed, tuple(stop), past_end, overflow)
     if beams is not None and (on_text is not None or samples > 1):
         raise UserError("--beams gives one text, known only at its end: leave out --stream and --samples.")
+    if beams is None:
+        refuse_given({"penalty": (penalty, 0.6)}, "is of a beam search: give --beams, too.")
+    else:
+        refuse_given(
+            {
+                "temperature": (temperature, 1.0), "top_k": (top_k, None), "top_p": (top_p, None), "seed": (seed, 0),
+                "top_p_rule": (top_p_rule, "usual"), "past_end": (past_end, False), "overflow": (overflow, "slide"),
+            },
+            "is of sampling, and --beams searches for the likeliest text: leave one of them out.",
+        )  # fmt: skip
     model = _open_model(run, device, dtype)
     texts = [prompts] if isinstance(prompts, str) else list(prompts) or [""]
     if beams is not None:
@@ -327,7 +343,8 @@ def translate(
         raise UserError(f"There is no file {path}.")
     model = _open_model(run, device, dtype)
     source: str | int = sys.stdin.fileno() if path is None else str(path)
-    with open(source, encoding="utf-8", newline="\n", closefd=path is not None) as lines:
+    # without the byte order mark of an editor
+    with open(source, encoding="utf-8-sig", newline="\n", closefd=path is not None) as lines:
         try:
             while block := list(islice(lines, LINES)):
                 texts = [line.rstrip("\r\n") for line in block]
@@ -335,8 +352,8 @@ def translate(
                     texts, beams=beams, penalty=penalty, coverage=coverage, best=best, temperature=temperature,
                     top_k=top_k, top_p=top_p, seed=seed,
                 )  # fmt: skip
-        except UnicodeDecodeError as problem:
-            raise UserError(f"{path or 'standard input'} is not UTF-8: {problem}. Convert it.") from None
+        except UnicodeDecodeError:
+            raise explain_encoding(path) from None
 
 
 def fill(run: str | Path | LoadedModel, text: str, *, top: int = 5, device: str | None = None) -> list[list[Guess]]:
@@ -372,25 +389,11 @@ def perplexity(
     from etude.inference.perplexity import perplexity as measure
     from etude.inference.perplexity import pseudo_perplexity
 
-    source = _read_source(text, part) if isinstance(text, (str, Path)) else text
+    source = read_source(text, part) if isinstance(text, (str, Path)) else text
+    if isinstance(source, str):
+        refuse_given({"part": (part, "valid")}, f"is of a corpus, and {text} is a text: leave it out.")
     model = _open_model(run, device)
-    return measure(model, source, stride) if model.model.causal else pseudo_perplexity(model, source)
-
-
-def _read_source(name: str | Path, part: str) -> str | Corpus:
-    """The text of a file, or a part of a corpus, here or in a store."""
-    from etude.text.corpus.corpus import Corpus
-    from etude.text.remote.urls import is_url, make_local
-
-    name = make_local(name)
-    if is_url(name):
-        return Corpus.open(name, part)
-    path = Path(name)
-    if path.is_dir():
-        return Corpus.open(path, part)
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError(f"There is no file {path}. Give a text file, or the folder of a prepared corpus.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text: byte {error.start} cannot be read.") from None
+    if model.model.causal:
+        return measure(model, source, stride)
+    refuse_given({"stride": (stride, None)}, "is of a causal model; a masked one fills in each token: leave it out.")
+    return pseudo_perplexity(model, source)

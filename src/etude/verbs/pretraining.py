@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etude.verbs.limits import require_at_least
+from etude.verbs.limits import refuse_given, require_at_least
 
 if TYPE_CHECKING:
     from etude.graph.graph import Graph
@@ -39,17 +39,18 @@ def check(
         gpus: GPUs of each of these machines; 8 unless given.
         gpu: Their kind: a100, h100, h200 or b200.
     """
+    require_at_least("nodes", nodes, 1)
+    require_at_least("gpus", gpus, 1)
     if nodes is not None or gpus is not None:
-        nodes, gpus = 1 if nodes is None else nodes, 8 if gpus is None else gpus
-        require_at_least("nodes", nodes, 1)
-        require_at_least("gpus", gpus, 1)
+        refuse_given({"entities": (entities, None)}, "is not read by a plan for a cluster: leave it out.")
         from etude.errors import UserError
         from etude.graph.graph import Graph
         from etude.pretraining.cluster_check import check_cluster
 
         if isinstance(corpus, Graph):
             raise UserError("A plan for a cluster is for models of text: give a corpus.")
-        return check_cluster(recipe, corpus, dict(settings or {}), nodes=nodes, gpus=gpus, gpu=gpu)
+        return check_cluster(recipe, corpus, dict(settings or {}), nodes=nodes or 1, gpus=gpus or 8, gpu=gpu)
+    refuse_given({"gpu": (gpu, "h100")}, "is of a plan for a cluster: say how large it is with --nodes or --gpus.")
     from etude.pretraining import check as checking
 
     return checking.check(recipe, corpus, dict(settings or {}), entities)
@@ -154,6 +155,7 @@ def resume(run: str | Path, *, corpus: str | Path | None = None, quiet: bool = F
     from etude.pretraining import pretrain as pretraining
     from etude.verbs.transfer import is_finetuning, resume_finetune
 
-    return (
-        resume_finetune(run, quiet=quiet) if is_finetuning(run) else pretraining.resume(run, corpus=corpus, quiet=quiet)
-    )
+    if is_finetuning(run):
+        refuse_given({"corpus": (corpus, None)}, f"is of a pre-training, and {run} is a fine-tuning: leave it out.")
+        return resume_finetune(run, quiet=quiet)
+    return pretraining.resume(run, corpus=corpus, quiet=quiet)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from etude.errors import UserError
 from etude.extras import require
 from etude.stages import report_stage
+from etude.verbs.limits import require_device
 
 if TYPE_CHECKING:
     from etude.serve.server import Server
@@ -77,6 +78,7 @@ def serve(
     token = _read_token(token_file)
     check_token(host, token)
     passes = _share_cores(workers)
+    require_device(device)
     # all that a user can get wrong is checked: these load torch
     from etude.serve.app import Service
     from etude.serve.limits import Limits
@@ -126,6 +128,6 @@ def _read_token(path: str | Path | None) -> str | None:
     if path is None:
         return os.environ.get(TOKEN) or None
     try:
-        return Path(path).read_text(encoding="utf-8").strip()
+        return Path(path).read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as problem:
         raise UserError(f"The token cannot be read from {path}: {problem}.") from None

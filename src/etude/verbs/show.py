@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from etude.errors import UserError
-from etude.verbs.limits import require_at_least
+from etude.verbs.limits import require_at_least, require_device
 
 if TYPE_CHECKING:
     from etude.graph.graph import Graph
@@ -45,6 +45,7 @@ def attention(
         device: cpu or cuda; a GPU where there is one.
     """
     page_file = _check_page(out, "maps are")
+    require_device(device)
     from etude.inference.model import load
     from etude.view.alignment import compute_maps
 
@@ -85,6 +86,7 @@ def heads(
     require_at_least("least", least, 1)
     require_at_least("pruning", pruning, 0)
     page_file = _check_page(out, "heads are")
+    require_device(device)
     from etude.inference.model import load
     from etude.view.heads import measure_heads, read_sentences
 
@@ -115,6 +117,7 @@ def paths(
         device: cpu or cuda; a GPU where there is one.
     """
     page_file = _check_page(out, "paths are")
+    require_device(device)
     record, place = _read_question(question)
     from etude.inference.task_model import TaskModel
     from etude.view.paths import explain_paths
@@ -301,4 +304,4 @@ def unknown(run: str | Path, file: str | Path, *, text: str | None = None) -> Co
     from etude.inference.features import read_texts
     from etude.view.coverage import measure_coverage
 
-    return measure_coverage(open_vectors(run), read_texts(Path(file), text))
+    return measure_coverage(open_vectors(run), read_texts(Path(file), text, skip_empty=True))

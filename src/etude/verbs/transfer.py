@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from etude.errors import UserError
-from etude.verbs.limits import require_at_least
+from etude.verbs.limits import require_at_least, require_device, require_folder_of
 
 if TYPE_CHECKING:
     from etude.inference.model import LoadedModel
@@ -180,6 +180,8 @@ def augment(
         device: cpu or cuda; a GPU where there is one.
         on_progress: Receives the examples read, and those written.
     """
+    require_folder_of(out, "examples")
+    require_device(device)
     from etude.hub.vector_runs import open_vectors
     from etude.inference.model import LoadedModel, load
     from etude.recipes.datasets import resolve_dataset
@@ -231,8 +233,8 @@ def prompt(
     """
     import json
 
-    if predictions is not None and not Path(predictions).parent.is_dir():  # before an hour of questions, not after
-        raise UserError(f"There is no folder {Path(predictions).parent} for the predictions. Make it, or name another.")
+    require_folder_of(predictions, "predictions")
+    require_device(device)
     from etude.train.checkpoint import write_text
     from etude.transfer import prompt as prompting
 

@@ -23,6 +23,7 @@ from scipy.stats import spearmanr
 
 from etude.errors import UserError
 from etude.hub.word_vectors import Unknown, WordVectors
+from etude.text.encodings import suggest_encoding
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 BLOCK = 512  # questions answered at once: 512 x 400,000 cosines are 0.8 GB
@@ -196,7 +197,8 @@ def _read_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
                 fields = [field.strip() for field in line.split(separator)]
                 if any(fields):
                     yield f"{path}:{number}", fields
-    except UnicodeDecodeError as problem:
-        raise UserError(f"{path} is not UTF-8 at byte {problem.start}. Convert it.") from None
+    except UnicodeDecodeError:
+        hint = suggest_encoding(path, is_labelled=True)
+        raise UserError(f"{path} is not UTF-8.{hint or ' Convert it.'}") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
         raise UserError(f"{path} cannot be unpacked: {problem}. Copy it anew.") from None

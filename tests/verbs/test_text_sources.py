@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from etude.verbs.text_sources import explain_encoding
+
+
+def test_the_line_and_the_way_to_convert_it_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_bytes(b"plain\n" * 5_000 + "고양이가 앉았다\n".encode("cp949"))  # beyond what a reader decodes at once
+    assert f"{path}, line 5001, is not UTF-8." in str(explain_encoding(path))
+    path.write_bytes("고양이가 앉았다\n".encode("cp949"))
+    assert "It reads as CP949 (Korean Windows): 'iconv -f CP949 -t UTF-8" in str(explain_encoding(path))
+    path.write_bytes(b"\x80")
+    assert str(explain_encoding(path)).endswith("line 1, is not UTF-8. Convert it.")
+    assert "Standard input is not UTF-8" in str(explain_encoding(None))
