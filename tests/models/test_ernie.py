@@ -14,6 +14,7 @@ from etude.errors import UserError
 from etude.hub.families.ernie import make_table, unused_names
 from etude.hub.mapping import to_published_names
 from etude.models.ernie import Ernie, Settings, build
+from etude.models.layer_features import LayerFeatures
 from etude.models.transformer import Transformer
 from etude.models.transformer import build as build_transformer
 from etude.nn.entity_stream import build_stream
@@ -259,3 +260,14 @@ def test_wrong_settings_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=word):
             Settings(**{**TOY, **changes})
+
+
+def test_frozen_features_are_those_of_the_text_with_its_entities() -> None:
+    """A cached sequence is told from one of the same tokens with other entities, and from one without any."""
+    model, (packed, rows) = make_model(), make_batch()
+    features = LayerFeatures(model, "all")
+    for entities in (rows, np.where(rows > 0, rows % 9 + 1, 0), np.zeros_like(rows), rows):
+        packed.entities = build_stream(entities, packed.layout)
+        with torch.no_grad():
+            expected = torch.cat(model.layer_states(packed), dim=-1)
+        torch.testing.assert_close(features(packed).last, expected)

@@ -24,8 +24,9 @@ from etude.errors import UserError
 from etude.models.base import Model
 from etude.models.framing import Framing
 from etude.models.transfer_settings import Combine, Layers, TransferSettings
+from etude.nn.entity_stream import build_stream
 from etude.nn.layer_mix import LayerMix, MixNorm
-from etude.nn.packed import Layout, Packed, positions_from_bounds
+from etude.nn.packed import EntityStream, Layout, Packed, positions_from_bounds
 from etude.nn.states import States
 from etude.text.tokenizer.special_tokens import Specials
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -138,14 +139,14 @@ class LayerFeatures(Model):
             log.warning("The frozen states do not all fit into memory (transfer.cache_mb): the rest is computed anew.")
 
     def _keys(self, packed: Packed) -> list[bytes]:
-        """The ids of a sequence, and its segments: all that its states depend on."""
-        tokens = packed.tokens.cpu().numpy()
-        segments = None if packed.segments is None else packed.segments.cpu().numpy().astype(np.uint8)
-        keys = []
-        for start, stop in zip(packed.layout.host[:-1], packed.layout.host[1:], strict=True):
-            key = tokens[start:stop].tobytes()
-            keys.append(key if segments is None else key + b"/" + segments[start:stop].tobytes())
-        return keys
+        """The ids of a sequence, its segments and its entities: all that its states depend on."""
+        columns = [packed.tokens.cpu().numpy()]
+        if packed.segments is not None:
+            columns.append(packed.segments.cpu().numpy().astype(np.uint8))
+        if packed.entities is not None:
+            columns.append(_entity_rows(packed.entities))
+        spans = zip(packed.layout.host[:-1], packed.layout.host[1:], strict=True)
+        return [b"/".join(column[start:stop].tobytes() for column in columns) for start, stop in spans]
 
     def flops(self, lengths: np.ndarray) -> int:
         """Of one pass in training. Frozen, a sequence is seen once in a whole run, which is counted apart from it."""
@@ -200,9 +201,18 @@ def _select(packed: Packed, numbers: Sequence[int]) -> Packed:
     lengths = packed.layout.lengths[list(numbers)]
     bounds = np.concatenate([[0], np.cumsum(lengths)])
     index = torch.from_numpy(tokens.astype(np.int64)).to(packed.tokens.device)
+    layout = Layout.from_bounds(bounds, packed.layout.longest)
     return Packed(
         tokens=packed.tokens[index],
         positions=torch.from_numpy(positions_from_bounds(bounds)).to(packed.tokens.device),
         segments=None if packed.segments is None else packed.segments[index],
-        layout=Layout.from_bounds(bounds, packed.layout.longest),
+        layout=layout,
+        entities=None if packed.entities is None else build_stream(_entity_rows(packed.entities)[tokens], layout),
     )
+
+
+def _entity_rows(stream: EntityStream) -> np.ndarray:
+    """(N,) int64, the row of the entity table of each token of the batch; 0 where it has none."""
+    rows, index = stream.tokens.cpu().numpy(), stream.index.cpu().numpy()
+    result: np.ndarray = np.where(index >= 0, rows[index], 0)
+    return result
