@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from etude.models import transformer
+from etude.models import recurrent, transformer
 from etude.models.depth import learner_depths, learning_share, training_flops
-from etude.models.freezing import freeze
+from etude.models.freezing import freeze, refresh
 from etude.nn.packed import pack
 from etude.train import optim
 from etude.train import settings as train
@@ -53,6 +53,21 @@ def test_shared_layers_lie_where_they_are_used_last() -> None:
     every = learner_depths(learner(share="all")["model"])
     assert every("model.feedforward.0.up.weight") == every("model.attention.0.out.bias") == LAYERS
     assert depth_of("teacher.attention.0.qkv.weight") is None
+
+
+@pytest.mark.parametrize("characters", [None, {"filters": [[1, 4], [2, 4]], "highways": 1}])
+def test_the_words_of_both_directions_lie_below_all_layers(characters: dict[str, Any] | None) -> None:
+    """TagLM's directions share nothing: frozen words stay in both, and fresh layers leave both as they are."""
+    sizes = {"layers": 2, "width": 8, "cells": 12, "vocab": 20, "shared": False, "characters": characters}
+    model = recurrent.build(recurrent.Settings.model_validate(sizes))
+    words = {name: parameter for name, parameter in model.named_parameters() if "embedding." in name}
+    assert {name.split(".")[0] for name in words} == {"embedding", "backward_embedding"}
+    assert {model.parameter_depth(name) for name in words} == {0}
+    before = {name: parameter.detach().clone() for name, parameter in words.items()}
+    refresh(model, 2)
+    assert all(torch.equal(words[name], before[name]) for name in words)
+    freeze(model, 0)
+    assert not any(parameter.requires_grad for parameter in words.values())
 
 
 def test_tied_embedding_parts_belong_to_the_other_model() -> None:

@@ -37,7 +37,7 @@ def learner_depths(model: Model, above: int = 1) -> Depths | None:
 def numbered_depth(name: str, layers: int) -> int:
     """For stacks whose layers are numbered in the names of their parameters, such as `forwards.1.weight`."""
     words = name.split(".")
-    if words[0] == "embedding":
+    if words[0] in ("embedding", "backward_embedding"):  # TagLM's directions have words of their own
         return 0
     return next((int(word) + 1 for word in words if word.isdecimal()), layers + 1)
 
