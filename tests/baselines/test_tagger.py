@@ -119,6 +119,8 @@ def test_entities_of_unseen_names_saved_and_exported(tmp_path: Path) -> None:
     opened = BaselineModel.open(tmp_path / "best")
     lines = ["yesterday Oskar Smith went to Seaton .", "Riverton"]
     assert run_standalone(opened.export(tmp_path / "out"), lines) == opened.predict(lines)
+    nothing = {"tokens": [], "tags": [], "scores": [], "entities": []}
+    assert run_standalone(tmp_path / "out", ["", "Riverton"]) == [nothing, *opened.predict(["Riverton"])]
 
 
 def colours_and_animals() -> tuple[Examples[TaggedSentence], WordVectors]:

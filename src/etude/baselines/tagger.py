@@ -53,6 +53,8 @@ CLUSTERS = dict(zip(WORDS, WEIGHTS["clusters"].tolist())) if WORDS else None
 def predict(line):
     """A tag for each word, its probability, and the entities where tags write chunks."""
     words = list(line) if FACTS["characters"] else [word.word for word in split_text(line)]
+    if not words:  # an empty line
+        return {"tokens": [], "tags": [], "scores": [], **({"entities": []} if FACTS["scheme"] else {})}
     scores = emissions(sentence_features(words, FACTS["characters"], CLUSTERS), COLUMNS, WEIGHTS["weight"])
     chain = [WEIGHTS[name] for name in ("start", "transitions", "end")]
     numbers = best_tags(scores, *chain)

@@ -67,7 +67,7 @@ def _score_table(scores: Mapping[str, Score]) -> str:
     rows = []
     for name, score in scores.items():
         values = [_number_cell(f"{value:.4f}") for value in (score.value, score.low, score.high)]
-        rows.append(_table_row([name.replace("_", " "), *values, _number_cell(f"{score.count:,}")]))
+        rows.append(_table_row([html.escape(name.replace("_", " ")), *values, _number_cell(f"{score.count:,}")]))
     return (
         "<table>"
         + _table_row(["score", "value", "95 % from", "to", "examples"], head=True)

@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import lzma
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
@@ -212,6 +213,13 @@ def test_real_files() -> None:
     assert len(found) == 526 and label_names(item.label for item in found) == ["0", "1"]
     korean = read(DATA / "korean_hate_speech" / "train.jsonl.xz", {"label": "hate"})
     assert len(korean) == 7896 and label_names(item.label for item in korean) == ["hate", "none", "offensive"]
+
+
+def test_labels_in_decomposed_hangul_are_the_same_labels(tmp_path: Path) -> None:
+    path = tmp_path / "x.tsv"
+    names = ["긍정", unicodedata.normalize("NFD", "긍정")]
+    path.write_text("text\tlabel\n" + "".join(f"x\t{name}\n" for name in names), encoding="utf-8")
+    assert [item.label for item in read(path)] == ["긍정", "긍정"]
 
 
 def test_rows_of_parquet(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,14 @@ def test_berts_numbers_stay_and_the_most_context_wins() -> None:
         assert cut.scored_in[token] == int(np.argmax(scores))
     with pytest.raises(UserError, match=r"task\.length"):
         windows(50, 7, 4, 4)
+
+
+def test_memory_of_windows_grows_with_the_text_and_not_with_its_square() -> None:
+    tracemalloc.start()
+    windows(50_000, 100, 10, 5)  # 4,991 windows
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5e6
 
 
 @pytest.fixture(scope="module")

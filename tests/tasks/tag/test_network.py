@@ -213,6 +213,10 @@ def test_values_of_features(tmp_path: Path) -> None:
 def test_gazetteers_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no gazetteer"):
         read_gazetteer(tmp_path / "none")
+    with pytest.raises(UserError, match="cannot be read: Is a directory"):
+        read_gazetteer(tmp_path)
+    (tmp_path / "marked.txt").write_text("LOC Seoul\n", encoding="utf-8-sig")
+    assert read_gazetteer(tmp_path / "marked.txt") == {"LOC": ["seoul"]}
     for content, message in (("LOC\n", ":1: a line is a kind and a name"), ("\n", "holds no names")):
         (tmp_path / "names.txt").write_text(content)
         with pytest.raises(UserError, match=message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import unicodedata
 
 import numpy as np
@@ -120,6 +121,15 @@ def test_every_unit_is_in_the_window_with_most_context(
         own = windows[chosen]
         at = list(own).index(100 + unit)
         assert min(at, len(own) - 1 - at) == max(contexts)
+
+
+def test_memory_of_windows_grows_with_the_sentence_and_not_with_its_square() -> None:
+    units = np.arange(20_000)
+    tracemalloc.start()
+    frame_sentence(Pieces(units.astype(np.int32), units, units, units), frame_of(22), "window", 10)  # 1,999 windows
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5e6
 
 
 def test_short_sentences_are_one_sequence_and_cut_ones_lose_their_end() -> None:

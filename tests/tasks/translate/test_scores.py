@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import unicodedata
 
 import pytest
 
 from etude.errors import UserError
+from etude.tasks.translate.pairs import SentencePair, parse_pair
 from etude.tasks.translate.scores import choose_tokenizer, score_translations
 
 ENGLISH = ["The cat sat on the mat.", "A dog ran home."]
@@ -28,6 +30,11 @@ def test_scores_are_those_of_the_library() -> None:
     assert "tok:13a" in bleu.signature and str(bleu).startswith("BLEU ")
     assert score_translations(KOREAN, KOREAN, "char")[0].value == pytest.approx(100)
     assert "tok:char" in score_translations(KOREAN, KOREAN, "char")[0].signature
+
+
+def test_decomposed_hangul_is_the_same_reference() -> None:
+    for text in (KOREAN[0], unicodedata.normalize("NFD", KOREAN[0])):
+        assert parse_pair({"source": text, "target": text}, {}, "f:1") == SentencePair(KOREAN[0], KOREAN[0])
 
 
 def test_mistakes_are_told() -> None:

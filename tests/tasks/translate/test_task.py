@@ -131,6 +131,8 @@ def test_the_tokenizer_of_bleu_is_a_fact_and_long_targets_are_cut_with_a_warning
     assert "targets are longer than 4 tokens" in caplog.text
     lengths = [int(rows[n].bounds[2] - rows[n].bounds[1]) for n in range(len(rows))]
     assert max(lengths) == 4
+    with pytest.raises(UserError, match="'14a' is not a tokenizer of BLEU"):
+        start(folder, "gpt2-toy", task__tokenizer="14a")
     bare = tmp_path / "bare.jsonl"
     bare.write_text('{"en": "one", "ko": ""}\n')
     with pytest.raises(UserError, match=r"bare.jsonl:1: the text in the column 'ko' is empty"):

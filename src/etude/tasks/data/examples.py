@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from etude.errors import UserError, suggest_name
+from etude.text.tokenizer.normalization import normalize_nfc
 
 E = TypeVar("E")
 Record = dict[str, Any]
@@ -121,7 +122,7 @@ def label_of(record: Mapping[str, Any], column: str, where: str) -> str:
         value = json.dumps(value)
     if not isinstance(value, (str, int, float)):
         raise UserError(f"{where}: the column '{column}' holds {short(value)}, which is no label.")
-    name = str(value).strip()
+    name = normalize_nfc(str(value)).strip()  # one label, however its letters are composed
     if not name:
         raise UserError(f"{where}: the label in the column '{column}' is empty.", REMEDY)
     return name

@@ -42,7 +42,10 @@ def windows(tokens: int, room: int, stride: int, answer: int) -> Windows:
         starts.append(starts[-1] + stride)
     begin = np.array(starts)
     end = np.minimum(begin + room, tokens)
-    places = np.arange(tokens)
-    left, right = places - begin[:, None], end[:, None] - 1 - places  # (W, tokens)
-    context = np.where((left >= 0) & (right >= 0), np.minimum(left, right) + 0.01 * (end - begin)[:, None], -np.inf)
-    return Windows(begin, end, context.argmax(0) if tokens else np.zeros(0, np.int64), answer)
+    scored_in, most = np.zeros(tokens, np.int64), np.full(tokens, -np.inf)
+    for number, (start, stop) in enumerate(zip(begin.tolist(), end.tolist(), strict=True)):
+        places = np.arange(stop - start)
+        context = np.minimum(places, places[::-1]) + 0.01 * (stop - start)
+        is_more = context > most[start:stop]  # of equals the first window stays
+        most[start:stop][is_more], scored_in[start:stop][is_more] = context[is_more], number
+    return Windows(begin, end, scored_in, answer)

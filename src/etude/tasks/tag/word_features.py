@@ -137,9 +137,11 @@ def capitals(word: str) -> int:
 def read_gazetteer(path: Path) -> dict[str, list[str]]:
     """Names in lower case, by kind."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()  # as spreadsheets write it
     except FileNotFoundError:
         raise UserError(f"There is no gazetteer {path}.") from None
+    except OSError as problem:
+        raise UserError(f"The gazetteer {path} cannot be read: {problem.strerror}.") from None
     except UnicodeDecodeError as problem:
         raise UserError(f"{path}: not UTF-8 at byte {problem.start}. Convert the file.") from None
     names_by_kind: dict[str, dict[str, None]] = {}

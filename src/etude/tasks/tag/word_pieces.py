@@ -127,9 +127,13 @@ def frame_sentence(
         [part for start in starts for part in (frame.before, ids[start : start + size], frame.after)]
     )
     units = pieces.units[pieces.units < len(ids)]
-    inside = units - starts[:, None]  # (windows, units)
-    context = np.where((inside >= 0) & (inside < size), np.minimum(inside, size - 1 - inside), -1)
-    window = context.argmax(0)
+    window, most = np.zeros(len(units), np.int64), np.full(len(units), -1)
+    for number, start in enumerate(starts.tolist()):
+        own = slice(*np.searchsorted(units, (start, start + size)))  # units rise
+        inside = units[own] - start
+        context = np.minimum(inside, size - 1 - inside)
+        is_more = context > most[own]  # of equals the first window stays
+        most[own][is_more], window[own][is_more] = context[is_more], number
     return FramedSentence(
         tokens.astype(np.int32),
         (np.arange(len(starts) + 1) * (size + markers)).astype(np.int32),

@@ -61,7 +61,7 @@ def make_segment_scores(
     translations: Sequence[str], references: Sequence[str], tokenizer: str | None = None
 ) -> list[SegmentScores]:
     """Return BLEU and chrF with the counts of every sentence; `tokenizer` is that of BLEU."""
-    require("sacrebleu", "Scoring translations")
+    name = check_tokenizer(choose_tokenizer(references) if tokenizer is None else tokenizer)
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
@@ -69,11 +69,6 @@ def make_segment_scores(
         raise UserError(f"There are {len(translations)} translations and {len(references)} references: one each.")
     if not references:
         raise UserError("There is nothing to score: the references are empty.")
-    name = choose_tokenizer(references) if tokenizer is None else tokenizer
-    if name not in TOKENIZERS:
-        raise UserError(f"'{name}' is not a tokenizer of BLEU. There are: {', '.join(TOKENIZERS)}.")
-    if name in MECAB and not is_installed(MECAB[name]):
-        raise UserError(f"The tokenizer {name} of BLEU needs {MECAB[name]}: install 'sacrebleu[{name[:2]}]'.")
     scores = []
     for metric in (BLEU(tokenize=name), CHRF()):
         result = metric.corpus_score(list(translations), [list(references)])
@@ -84,6 +79,16 @@ def make_segment_scores(
             raise RuntimeError(f"this version of sacrebleu counts {result.name} in another form than is known here")
         scores.append(SegmentScores(result.name, str(metric.get_signature()), parts, compute))
     return scores
+
+
+def check_tokenizer(name: str) -> str:
+    """The name of a tokenizer of BLEU that can be used here; UserError where it is none, or something is missing."""
+    require("sacrebleu", "Scoring translations")
+    if name not in TOKENIZERS:
+        raise UserError(f"'{name}' is not a tokenizer of BLEU. There are: {', '.join(TOKENIZERS)}.")
+    if name in MECAB and not is_installed(MECAB[name]):
+        raise UserError(f"The tokenizer {name} of BLEU needs {MECAB[name]}: install 'sacrebleu[{name[:2]}]'.")
+    return name
 
 
 def _score_sums(metric: BLEU | CHRF, sums: np.ndarray) -> float:

@@ -40,7 +40,7 @@ from etude.tasks.data.records import FILES, records
 from etude.tasks.outcomes import Outcome
 from etude.tasks.translate.decoding import search_sources
 from etude.tasks.translate.pairs import SOURCE, TARGET, SentencePair, parse_pair
-from etude.tasks.translate.scores import choose_tokenizer, make_segment_scores
+from etude.tasks.translate.scores import check_tokenizer, choose_tokenizer, make_segment_scores
 from etude.tasks.translate.search import Search
 from etude.text.tokenizer.special_tokens import Specials
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -86,8 +86,9 @@ def read(
 
 
 def learn(examples: Examples[SentencePair], settings: Settings) -> dict[str, Any]:
-    """The tokenizer of BLEU, which is part of the score."""
-    return {"tokenizer": settings.tokenizer or choose_tokenizer([pair.reference for pair in examples])}
+    """The tokenizer of BLEU, which is part of the score; one that cannot be used is refused before training."""
+    name = choose_tokenizer([pair.reference for pair in examples]) if settings.tokenizer is None else settings.tokenizer
+    return {"tokenizer": check_tokenizer(name)}
 
 
 def strata(example: SentencePair) -> frozenset[str]:
