@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from torch import Tensor
 
 from etude import hub
 from etude.errors import UserError
+from etude.hub import elmo_files, ernie_files, openai_gpt, sentencepiece_files
 from etude.hub.importer import import_folder
 from etude.hub.run_weights import load_learner
+from etude.hub.weights import DOWNLOAD_PATTERNS
 from tests.hub import published_models as reference
 from tests.hub.published_models import CASES, Case
 
@@ -214,6 +217,15 @@ REFUSED = [
     ("llama", {"num_key_value_heads": 2}, "num_key_value_heads=2 for 4 heads"),
     ("llama", {"head_dim": 16}, "head_dim=16"),
     ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "rotary positions of the type 'yarn'"),
+    # a head with another activation than the layers would answer otherwise
+    ("modernbert", {"classifier_activation": "tanh"}, "classifier_activation='tanh' is not supported"),
+    ("bert", {"hidden_act": ["gelu"]}, r"hidden_act=\['gelu'\] is not supported"),
+    ("gpt2", {"n_embd": None}, "n_embd=None is no whole number"),
+    ("modernbert", {"num_hidden_layers": 10**12}, "num_hidden_layers=1000000000000 is no whole number"),
+    ("modernbert", {"global_attn_every_n_layers": 0}, "global_attn_every_n_layers=0 is no whole number"),
+    ("modernbert", {"layer_types": 3}, "config.json describes no model"),
+    ("llama", {"num_attention_heads": 0}, "num_attention_heads=0 is no whole number"),
+    ("llama", {"rope_parameters": 7}, "config.json describes no model"),
 ]
 
 
@@ -223,6 +235,20 @@ def test_what_has_no_counterpart_is_refused_by_name(
 ) -> None:
     with pytest.raises(UserError, match=message):
         hub.read_checkpoint(changed(folders(name), tmp_path / "changed", config=config))
+
+
+def test_a_discriminator_with_another_activation_than_gelu_is_refused(tmp_path: Path) -> None:
+    """Its head there has that of its layers; the one here has the generator's, which is gelu there in any model."""
+    case = Case("ElectraConfig", "ElectraForPreTraining", {**reference.NARROW, "hidden_act": "relu"})
+    folder = reference.save(reference.reference_model(case), tmp_path / "relu", case)
+    with pytest.raises(UserError, match=r"hidden_act='relu' is not supported\. Known: gelu, gelu_python"):
+        hub.read_checkpoint(folder)
+
+
+def test_an_encoder_without_heads_has_no_output_layer_to_miss(tmp_path: Path) -> None:
+    case = Case("BertConfig", "BertModel", {**reference.ENCODER, "tie_word_embeddings": False})
+    taken = hub.read_checkpoint(reference.save(reference.reference_model(case), tmp_path / "bare", case))
+    assert "objective.head.bias" in taken.untrained
 
 
 def test_albert_with_a_wide_embedding_and_a_real_projection_is_refused(tmp_path: Path) -> None:
@@ -264,7 +290,9 @@ def test_a_hub_id_is_fetched_or_says_what_to_install(folders: Any, monkeypatch: 
         return str(folders("gpt2"))
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
-    assert same(hub.read_checkpoint("hf:someone/gpt2"), hub.read_checkpoint(folders("gpt2")))
+    taken = hub.read_checkpoint("hf:someone/gpt2")
+    assert taken.recipe.name == "gpt2"  # not that of the folder, which is a commit
+    assert same(taken, hub.read_checkpoint(folders("gpt2")))
     assert asked == [("someone/gpt2", True)]
     with pytest.raises(UserError, match="hf:org/name"):
         hub.read_checkpoint("someone/gpt2")  # a mistyped folder is not told to anybody
@@ -272,6 +300,20 @@ def test_a_hub_id_is_fetched_or_says_what_to_install(folders: Any, monkeypatch: 
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError, match=r"needs huggingface_hub: pip install 'etude\[hub\]', or download the folder"):
         hub.read_checkpoint("hf:someone/gpt2")
+
+
+def test_all_files_that_a_reader_needs_are_downloaded() -> None:
+    names = [
+        sentencepiece_files.SOURCE,
+        sentencepiece_files.TARGET,
+        sentencepiece_files.VOCABULARY,
+        ernie_files.CONFIG,
+        ernie_files.WEIGHTS,
+        ernie_files.VECTORS,
+    ]
+    names += ["entity2id.txt", "tokenizer.json", "merges.txt", "generator/model.safetensors", "params_0.npy"]
+    names += [elmo_files.OPTIONS, elmo_files.WEIGHTS, openai_gpt.MERGES, openai_gpt.TOKENS]
+    assert [name for name in names if not any(fnmatch(name, pattern) for pattern in DOWNLOAD_PATTERNS)] == []
 
 
 # --- OpenAI's release of GPT-1 ------------------------------------------------------------------------

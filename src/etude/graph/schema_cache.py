@@ -85,9 +85,11 @@ def build_schema_graphs(
     missing = [number for number, shard in enumerate(shards) if shard is None]
     clock = time.monotonic()
     for done, (number, arrays) in enumerate(_build_shards(builder, texts, missing, folder, processes), 1):
-        shards[number] = arrays if folder is None else _read_shard(_shard_folder(folder, number))
-        if shards[number] is None:
-            raise UserError(f"{_shard_folder(folder, number)} was written and cannot be read. Does the disk fail?")
+        if folder is not None:
+            arrays = _read_shard(_shard_folder(folder, number))
+            if arrays is None:
+                raise UserError(f"{_shard_folder(folder, number)} was written and cannot be read. Does the disk fail?")
+        shards[number] = arrays
         if time.monotonic() - clock > LOG_SECONDS:
             clock = time.monotonic()
             log.info("schema graphs: %d of %d shards", len(shards) - len(missing) + done, len(shards))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,14 @@ from etude.hub import mapping
 from etude.hub import openai_gpt as openai
 from etude.hub.checkpoint_writer import GENERATOR, compute_shapes, read_generator, trim_vocab
 from etude.hub.families import electra, marian, match_config
-from etude.hub.family import ACTIVATIONS, Family
+from etude.hub.family import Family, read_activation
 from etude.hub.tokenizer_files import find_prefix_tokens, open_tokenizer
 from etude.hub.translator_files import read_translator
 from etude.hub.weights import locate_folder, read_config, read_tensors
 from etude.models.transformer import Settings
 from etude.recipes.document import Document
 from etude.recipes.schema import Recipe
+from etude.runs.model_folder import HUB
 from etude.text.run_checksums import verify_checksums
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train.checkpoint import load_strictly
@@ -43,14 +44,21 @@ class ImportedModel:
     links: EntityLinks | None = None  # the names of its entities, where it reads entities
 
     def load_into(self, learner: nn.ModuleDict) -> None:
-        """TiedCopy the tensors into {"model": ..., "objective": ...}, strictly; untrained ones stay as they are."""
+        """Copy the tensors into {"model": ..., "objective": ...}, strictly; untrained ones stay as they are."""
         fresh = {name: tensor for name, tensor in learner.state_dict().items() if name in self.untrained}
         load_strictly(learner, {**self.tensors, **fresh}, self.recipe.name)
 
 
 def read_checkpoint(source: str | Path) -> ImportedModel:
     """Read a folder of transformers, of OpenAI's GPT-1 or of ELMo; a hub id is downloaded first."""
-    folder = locate_folder(source)
+    imported = _read_folder(locate_folder(source))
+    if str(source).startswith(HUB):  # the folder of a download is named by its commit
+        recipe = imported.recipe.with_settings({"name": str(source).removeprefix(HUB).rpartition("/")[2]})
+        imported = replace(imported, recipe=recipe)
+    return imported
+
+
+def _read_folder(folder: Path) -> ImportedModel:
     verify_checksums(folder)  # of one that `etude export` wrote
     if elmo.is_release(folder):
         return _read_elmo(folder)
@@ -150,11 +158,12 @@ def _make_objective(
         return electra.objective_for(model, generator)
     if family.objective == "causal":
         return {"kind": "causal", **_text_start(tokenizer)}
-    extra = config.get("etude") or {}
-    sentence = extra.get("sentence", family.sentence) if "sentence" in parts else "none"
+    extra = config.get("etude")
+    named = extra.get("sentence", family.sentence) if isinstance(extra, dict) else family.sentence
+    sentence = named if "sentence" in parts else "none"
     activation = family.head_activation
     if family.head_activation_key is not None:
-        activation = ACTIVATIONS.get(config.get(family.head_activation_key, "gelu"))
+        activation = read_activation(config, family.head_activation_key, "gelu", str(folder))
     return {"kind": "masked", "sentence": sentence, "activation": activation}
 
 

@@ -24,6 +24,7 @@ from etude.hub.mapping import Table
 from etude.models.transformer import Settings
 
 Config = Mapping[str, Any]  # the content of config.json
+LARGEST_COUNT = 1 << 20  # of layers, heads or columns: far above any model's
 
 # Published names of activations -> ours; the first published name is the one that is written.
 ACTIVATIONS = {
@@ -43,6 +44,22 @@ ACTIVATIONS = {
 def published_activation(activation: str) -> str:
     """Return the published name of an activation."""
     return next(name for name, own in ACTIVATIONS.items() if own == activation)
+
+
+def read_activation(config: Config, key: str, default: str, source: str) -> str:
+    """Return our name of the activation under a key."""
+    value = config.get(key, default)
+    if not isinstance(value, str) or value not in ACTIVATIONS:
+        raise UserError(f"{source}: {key}={value!r} is not supported. Known: {', '.join(ACTIVATIONS)}.")
+    return ACTIVATIONS[value]
+
+
+def read_count(config: Config, key: str, default: int, source: str) -> int:
+    """Return the whole number under a key, before anything is computed from it."""
+    value = config.get(key, default)
+    if type(value) is not int or not 0 < value <= LARGEST_COUNT:
+        raise UserError(f"{source}: {key}={str(value)[:40]} is no whole number from 1 to {LARGEST_COUNT:,}.")
+    return value
 
 
 TRAINING = {
@@ -85,7 +102,7 @@ class Field:
         """Return our settings from a config.json."""
         value = config.get(self.key, self.default)
         if self.values is not None:
-            if value not in self.values:
+            if not isinstance(value, str) or value not in self.values:
                 raise UserError(f"{source}: {self.key}={value!r} is not supported. Known: {', '.join(self.values)}.")
             value = self.values[value]
         return dict.fromkeys((self.setting, *self.also_sets), value)
@@ -165,7 +182,10 @@ class Family:
         values: dict[str, Any] = dict(self.fixed)
         for entry in self.fields:
             values |= entry.read(config, source)
-        values |= self.read_extra(config, source)
+        try:
+            values |= self.read_extra(config, source)
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:  # a value of another type
+            raise UserError(f"{source}: config.json describes no model: {error}.") from None
         try:
             return Settings(**values)
         except ValidationError as error:

@@ -32,7 +32,9 @@ MAX_EXPANSION = 8  # float16 takes twice its bytes as float32, and tied weights 
 # what torch's restricted reader raises at a file that is no list of tensors, beside what it documents
 _MALFORMED = (OSError, KeyError, TypeError, AttributeError, IndexError, AssertionError, OverflowError, struct.error)
 # of a repository on the hub
-DOWNLOAD_PATTERNS = ["*.json", "*.txt", "*.safetensors", "*.bin", "*.npy", "*.bpe", "*.hdf5", "generator/*"]
+DOWNLOAD_PATTERNS = [
+    "*.json", "*.txt", "*.safetensors", "*.bin", "*.npy", "*.bpe", "*.hdf5", "*.spm", "*.vec", "generator/*",
+]  # fmt: skip
 
 
 def locate_folder(source: str | Path) -> Path:

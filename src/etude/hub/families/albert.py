@@ -82,7 +82,7 @@ FAMILY = Family(
         ),
         copies=(
             TiedCopy("predictions.decoder.weight", "albert.embeddings.word_embeddings.weight", part="masked"),
-            TiedCopy("predictions.decoder.bias", "predictions.bias"),
+            TiedCopy("predictions.decoder.bias", "predictions.bias", part="masked"),
         ),
         constants=buffers("albert."),
         fixed=(

@@ -95,7 +95,7 @@ FAMILY = Family(
         ),
         copies=(
             TiedCopy("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight", part="masked"),
-            TiedCopy("cls.predictions.decoder.bias", "cls.predictions.bias"),
+            TiedCopy("cls.predictions.decoder.bias", "cls.predictions.bias", part="masked"),
         ),
         constants=buffers("bert."),
         old_suffixes=OLD_SUFFIXES,

@@ -12,10 +12,12 @@ generator alone is an ordinary masked language model. The objective `replaced` k
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from etude.hub.families.bert import ENCODER, FIELDS, OLD_SUFFIXES, REQUIRED, buffers, embeddings, layers
-from etude.hub.family import Config, Family
+from etude.hub.family import ACTIVATIONS, Config, Family
 from etude.hub.mapping import Rule, Table, TiedCopy, linear, norm, tensor
 from etude.models.transformer import Settings
 from etude.objectives import replaced
@@ -51,14 +53,17 @@ def _check_segments(settings: Settings) -> list[str]:
     return ["model.segments=0 (ELECTRA always adds a segment)"] if settings.segments == 0 else []
 
 
-def _make_family(objective: str, table: Table, part: str, architecture: str) -> Family:
+def _make_family(
+    objective: str, table: Table, part: str, architecture: str, activations: Mapping[str, str] = ACTIVATIONS
+) -> Family:
+    fields = (field.with_default(_DEFAULTS.get(field.key, field.default)) for field in FIELDS)
     return Family(
         name="electra",
         system="ELECTRA",
         model_type="electra",
         objective=objective,
         table=table,
-        fields=tuple(field.with_default(_DEFAULTS.get(field.key, field.default)) for field in FIELDS),
+        fields=tuple(replace(f, values=activations) if f.key == "hidden_act" else f for f in fields),
         fixed={**ENCODER, "share": "none", "pooler": False},
         extra_settings=("embedding_width",),
         read_extra=_read,
@@ -90,6 +95,8 @@ DISCRIMINATOR = _make_family(
     ),
     "discriminator",
     "ElectraForPreTraining",
+    # the discriminator's head has the activation of its layers there, the generator's always gelu; here both have one
+    {name: own for name, own in ACTIVATIONS.items() if own == "gelu"},
 )
 
 # The generator of a discriminator's run: its embedding is the discriminator's.

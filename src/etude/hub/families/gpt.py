@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from etude.hub.family import ACTIVATIONS, Config, Family, Field
+from etude.hub.family import ACTIVATIONS, Config, Family, Field, read_count
 from etude.hub.mapping import ConstantBuffer, Rule, Table, TiedCopy, linear, norm, tensor
 from etude.models.transformer import Settings
 
@@ -71,7 +71,7 @@ def _check_feedforward(settings: Settings) -> list[str]:
 
 
 def _read_feedforward(config: Config, source: str) -> dict[str, Any]:
-    return {"feedforward": config.get("n_inner") or 4 * config.get("n_embd", 768)}
+    return {"feedforward": config.get("n_inner") or 4 * read_count(config, "n_embd", 768, source)}
 
 
 GPT1 = Family(
@@ -100,7 +100,7 @@ GPT1 = Family(
     ),
     fixed={**_DECODER, "norm": "post"},
     extra_settings=("feedforward",),
-    read_extra=lambda config, source: {"feedforward": 4 * config.get("n_embd", 768)},
+    read_extra=lambda config, source: {"feedforward": 4 * read_count(config, "n_embd", 768, source)},
     check_extra=_check_feedforward,
     architectures=(((), "OpenAIGPTLMHeadModel"),),
     finetune={"markers": "new", "language_model": 0.5},

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from etude.errors import UserError
-from etude.hub.family import ACTIVATIONS, Config, published_activation
+from etude.hub.family import ACTIVATIONS, Config, published_activation, read_activation
 from etude.hub.mapping import ConstantBuffer, ResolvedTable, Rule, TiedCopy, linear, norm, tensor
 from etude.models.encoder_decoder import Settings
 from etude.objectives import translate
@@ -250,10 +250,9 @@ def parse_config(family: Seq2SeqFamily, config: Config, source: str) -> tuple[Se
             f"{source}: vocab_size={values.get('vocab_size')} and decoder_vocab_size={target_vocab}: one vocabulary "
             "serves both sides here."
         )
-    activation = values["activation_function"]
-    if activation not in ACTIVATIONS:
-        known = ", ".join(ACTIVATIONS)
-        raise UserError(f"{source}: activation_function={activation!r} is not supported. Known: {known}.")
+    activation = read_activation(values, "activation_function", "gelu", source)
+    if values.get("vocab_size") is None:
+        raise UserError(f"{source}: config.json has no vocab_size. Take the whole folder of the model.")
     is_tied = bool(values["tie_word_embeddings"])
     is_shared = bool(values["share_encoder_decoder_embeddings"]) if family.has_two_tables else True
     if is_shared and not is_tied:
@@ -267,7 +266,7 @@ def parse_config(family: Seq2SeqFamily, config: Config, source: str) -> tuple[Se
             heads=values["encoder_attention_heads"], feedforward=values["encoder_ffn_dim"],
             vocab=values.get("vocab_size"), context=values["max_position_embeddings"],
             tables="shared" if is_shared else "separate", scaled=bool(values["scale_embedding"]),
-            norm="post" if family.norm == "post" else "pre", activation=ACTIVATIONS[activation],  # type: ignore[arg-type]
+            norm="post" if family.norm == "post" else "pre", activation=activation,  # type: ignore[arg-type]
             dropout=values["dropout"], attention_dropout=values["attention_dropout"],
             inner_dropout=values["activation_dropout"],
         )  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from etude.errors import UserError
-from etude.hub.family import ACTIVATIONS, Config, Family, Field
+from etude.hub.family import ACTIVATIONS, Config, Family, Field, read_count
 from etude.hub.mapping import Table, TiedCopy, linear, norm, tensor
 from etude.models.transformer import Settings
 
@@ -61,8 +61,8 @@ _M_LAYER = "model.layers.{i}."
 
 
 def _read_modernbert(config: Config, source: str) -> dict[str, Any]:
-    layers = config.get("num_hidden_layers", 22)
-    every = config.get("global_attn_every_n_layers", 3)
+    layers = read_count(config, "num_hidden_layers", 22, source)
+    every = read_count(config, "global_attn_every_n_layers", 3, source)
     kinds = config.get("layer_types") or [_BANDED if layer % every else _DENSE for layer in range(layers)]
     bases = config.get("rope_parameters") or {}
     scaling = _scaling(config)
@@ -78,7 +78,7 @@ def _read_modernbert(config: Config, source: str) -> dict[str, Any]:
         raise UserError(
             f"{source}: layer_types must be dense at layers 0, n, 2n ... and banded between; they are {kinds}."
         )
-    window = config.get("local_attention", 128) // 2
+    window = read_count(config, "local_attention", 128, source) // 2
     return {**values, "window": window, "dense_every": every, "rotary_window_base": base[_BANDED]}
 
 
@@ -153,13 +153,13 @@ _L_LAYER = "model.layers.{i}."
 
 
 def _read_llama(config: Config, source: str) -> dict[str, Any]:
-    heads = config.get("num_attention_heads", 32)
+    heads = read_count(config, "num_attention_heads", 32, source)
     groups = config.get("num_key_value_heads") or heads
     if groups != heads:
         raise UserError(
             f"{source}: num_key_value_heads={groups} for {heads} heads: grouped-query attention is not supported."
         )
-    size = config.get("hidden_size", 4096) / heads
+    size = read_count(config, "hidden_size", 4096, source) / heads
     if (config.get("head_dim") or size) != size:
         raise UserError(f"{source}: head_dim={config['head_dim']}: heads here are hidden_size / heads = {size:g} wide.")
     rope = {
