@@ -178,6 +178,17 @@ def test_an_unfinished_run_and_a_folder_in_use_are_refused(tmp_path: Path) -> No
         export_run(run, tmp_path / "out")
 
 
+def test_a_damaged_run_is_not_exported_with_new_checksums(tmp_path: Path) -> None:
+    tokenizer = reference.byte_tokenizer()
+    run, _ = finished(tmp_path / "run", recipe_of(GPT2, CAUSAL, tokenizer.vocab), tokenizer)
+    weights = bytearray((run.folder / "model.safetensors").read_bytes())
+    weights[-1] ^= 64
+    (run.folder / "model.safetensors").write_bytes(weights)
+    with pytest.raises(UserError, match=r"model\.safetensors was altered"):
+        export_run(run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 # --- ELECTRA: two parts in one run --------------------------------------------------------------------
 
 

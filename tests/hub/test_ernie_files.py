@@ -80,6 +80,13 @@ def test_a_run_comes_back_bit_for_bit(run: Run, released: Path, tmp_path: Path) 
         assert state.keys() == expected.keys() and all(torch.equal(state[name], expected[name]) for name in state)
     assert model.links is not None and list(model.links.names) == NAMES
     assert etude.load(again.folder).fill("the [MASK] sat", top=1)
+    assert again.tokenizer.fingerprint == run.tokenizer.fingerprint
+
+
+def test_a_tokenizer_of_another_kind_has_no_place_in_a_vocab_txt(run: Run) -> None:
+    tokenizer = Tokenizer.train("bpe:200", ["the cat sat on the mat"] * 4)
+    assert "a tokenizer of the kind bpe" in ernie_files.describe_mismatch(run.recipe, tokenizer)
+    assert ernie_files.describe_mismatch(run.recipe, run.tokenizer) == ""
 
 
 def test_it_equals_a_plain_reading_of_the_files(released: Path, tmp_path: Path) -> None:
@@ -116,7 +123,11 @@ def test_without_vectors_it_is_told(released: Path, tmp_path: Path) -> None:
 
 
 def test_bad_files_have_one_message(released: Path, tmp_path: Path) -> None:
-    for change, message in (({"layer_types": ["sim", "sum"]}, "layer_kinds"), ({"hidden_act": "mish"}, "hidden_act")):
+    for change, message in (
+        ({"layer_types": ["sim", "sum"]}, "layer_kinds"),
+        ({"hidden_act": "mish"}, "hidden_act"),
+        ({"layer_types": 7}, "layer_types"),
+    ):
         folder = tmp_path / message
         folder.mkdir()
         for file in released.iterdir():

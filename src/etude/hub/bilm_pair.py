@@ -19,6 +19,7 @@ from etude.hub.checkpoint_writer import read_run_tensors
 from etude.hub.importer import write_run
 from etude.models import recurrent
 from etude.runs.run import Run
+from etude.text.run_checksums import verify_checksums
 
 BACKWARD = {"embedding": "backward_embedding", "output": "backward_output"}  # modules that both models have
 
@@ -34,6 +35,7 @@ def join_language_models(forward: str | Path, backward: str | Path, out: str | P
             )
         if not run.finished:
             raise UserError(f"{run.folder} is not finished. 'etude pretrain --resume {run.folder}' trains it.")
+        verify_checksums(run.folder)
     forward_recipe, backward_recipe = (run.recipe for run in runs)
     if runs[0].tokenizer.fingerprint != runs[1].tokenizer.fingerprint:
         raise UserError(

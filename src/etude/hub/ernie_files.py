@@ -2,7 +2,7 @@
 
     ernie_config.json     BERT's keys, and layer_types: the kind of each layer, sim, mix or norm; the rest are sim
     pytorch_model.bin     tensors under the names of hub/families/ernie.py; model.safetensors is read as well
-    vocab.txt             of a WordPiece tokenizer
+    vocab.txt             of a WordPiece tokenizer; written beside it, tokenizer.json says how text is normalised
     entity2vec.vec, entity2id.txt   the entity vectors and their names, as OpenKE writes them (in kg_embed/ there)
 
 The entity vectors lie beside the checkpoint there; in a folder that holds them they are read along, else the model is
@@ -73,6 +73,8 @@ def read_release(folder: Path) -> Release:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: {error}.") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{path} is not the description of a model: expected an object of keys and values.")
     settings, tokenizer, tensors = _read_settings(config, str(path)), open_tokenizer(folder), read_tensors(folder)
     notes: list[str] = []
     table = load_entity_table(folder) if (folder / VECTORS).is_file() else None
@@ -110,7 +112,10 @@ def _read_settings(config: Mapping[str, Any], source: str) -> Settings:
     values: dict[str, Any] = {**bert.FAMILY.fixed, "pooler": True}
     for entry in bert.FIELDS:
         values |= entry.read(config, source)
-    values["layer_kinds"] = tuple(config.get("layer_types") or ())
+    kinds = config.get("layer_types") or []
+    if not isinstance(kinds, list):
+        raise UserError(f"{source}: layer_types={str(kinds)[:40]} is no list of sim, mix and norm.")
+    values["layer_kinds"] = tuple(kinds)
     values |= {name: config.get(key, default) for key, (name, default) in ENTITY_SIZES.items()}
     try:
         return Settings(**values)
@@ -138,13 +143,15 @@ def _make_recipe(name: str, settings: Settings, has_sentence: bool, tokenizer: T
 # --- writing ------------------------------------------------------------------------------------------
 
 
-def describe_mismatch(recipe: Recipe) -> str:
-    """Say why a recipe has no place in the release's format; empty where it has."""
+def describe_mismatch(recipe: Recipe, tokenizer: Tokenizer) -> str:
+    """Say why a recipe and its tokenizer have no place in the release's format; empty where they have."""
     settings = recipe.model_settings(Settings)
     plain = transformer.Settings(**settings.model_dump(include=set(transformer.Settings.model_fields)))
     mismatches = bert.FAMILY.find_mismatches(plain)
     if settings.epsilon != 1e-12:
         mismatches.append(f"model.epsilon={settings.epsilon} (its norms have 1e-12)")
+    if tokenizer.kind != "wordpiece":  # a vocab.txt of other tokens would be read as word pieces
+        mismatches.append(f"a tokenizer of the kind {tokenizer.kind} (it has word pieces)")
     return "; ".join(mismatches)
 
 
@@ -171,6 +178,7 @@ def write_release(
     checkpoint.write_text(folder / CONFIG, json.dumps(make_config(settings), indent=1) + "\n")
     vocabulary = [tokenizer.token(number) for number in range(tokenizer.vocab)]
     checkpoint.write_text(folder / VOCABULARY, "\n".join(vocabulary) + "\n")
+    checkpoint.write_text(folder / "tokenizer.json", tokenizer.content)
     with explain_write_failure(folder / WEIGHTS):
         torch.save({**published, **unused, **decoder}, folder / WEIGHTS)
     vectors = tensors[TABLE][1:].numpy()

@@ -30,6 +30,7 @@ from etude.runs.checksums import write_checksums
 from etude.runs.model_card import USE, cut_commands
 from etude.runs.run import MODEL_CARD, Run
 from etude.runs.staging import staged_folder
+from etude.text.run_checksums import verify_checksums
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint
 
@@ -43,6 +44,7 @@ def export_run(run: Run | str | Path, out: str | Path) -> PublishedModel:
     recipe, folder = run.recipe, Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists already. Choose another folder with -o.")
+    verify_checksums(run.folder)  # damaged weights would leave with checksums of their own
     if run.is_fine_tuned:
         tuned = to_published_with_head(run)
         with _exported_folder(folder, run, tuned) as staging:
@@ -114,7 +116,7 @@ def _export_elmo(run: Run, tensors: Mapping[str, Tensor], folder: Path) -> Publi
 
 def _export_ernie(run: Run, tensors: Mapping[str, Tensor], folder: Path) -> PublishedModel:
     """Write ernie_config.json, pytorch_model.bin and the entity vectors, as ERNIE was released."""
-    reason = ernie.describe_mismatch(run.recipe)
+    reason = ernie.describe_mismatch(run.recipe, run.tokenizer)
     if reason:
         raise UserError(f"{run.folder} cannot be exported as ERNIE's release: it has no place for {reason}.")
     links = EntityLinks.load(run.folder)

@@ -24,6 +24,7 @@ from etude.runs.run import METRICS, MODEL_CARD, TASK, Run
 from etude.runs.source import ORIGIN
 from etude.runs.staging import staged_folder
 from etude.runs.task_plan import ExampleFile, Plan
+from etude.text.run_checksums import verify_checksums
 from etude.train import checkpoint
 
 FILE_NAME = "modeling_etude.py"
@@ -86,6 +87,7 @@ def usage_lines(folder: Path) -> tuple[str, ...]:
 def export_with_own_class(run: Run | str | Path, out: str | Path) -> None:
     """Write a fine-tuned run with a class of its own into the new folder `out`; its card says how it is opened."""
     run = run if isinstance(run, Run) else Run.open(run)
+    verify_checksums(run.folder)  # damaged weights would leave with checksums of their own
     plan, card = Plan.read(run.folder), run.folder / MODEL_CARD
     config = {
         "architectures": ["EtudeModel"],
