@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,11 +178,19 @@ def test_a_broken_fasttext_file_is_told(tmp_path: Path) -> None:
         (whole + b"x", "more behind"),
         (whole[:4] + b"\x0b" + whole[5:], "version 11"),
         (whole[:32] + b"\x03" + whole[33:], "classifier"),
+        (whole[:48] + b"\xff\xff\xff\x7f" + whole[52:], "n-grams of . to 2147483647 characters"),
     ]
     for content, message in cases:
         path.write_bytes(content)
         with pytest.raises(UserError, match=message):
             read_fasttext(path)
+
+
+def test_an_output_table_of_other_words_is_told(tmp_path: Path) -> None:
+    model = fasttext()
+    write_fasttext(replace(model, outputs=model.outputs[1:]), tmp_path / "a.bin")
+    with pytest.raises(UserError, match="the output table is"):
+        read_fasttext(tmp_path / "a.bin")
 
 
 def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
@@ -191,6 +201,11 @@ def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
         write_vectors(vectors(["a b"]), tmp_path / "v", "word2vec")
     with pytest.raises(UserError, match="cannot be read"):
         read_vectors(tmp_path / "none")
+
+
+def test_a_word_typed_as_jamo_is_found() -> None:
+    known = WordVectors(["고양이"], np.ones((1, 2), np.float32))
+    assert known.find_row(unicodedata.normalize("NFD", "고양이")) == 0
 
 
 def test_unknown_words_by_every_rule() -> None:

@@ -13,6 +13,7 @@ read back the same. Loading is strict: a line that does not fit is an error with
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import lzma
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 import numpy as np
 from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
-from etude.errors import UserError
+from etude.errors import UserError, explain_write_failure
 from etude.settings import read_json
 from etude.text.run_checksums import verify_checksums
 
@@ -107,11 +108,18 @@ def write_entity_file(names: Sequence[str], vectors: np.ndarray, path: str | Pat
     if bad is not None:
         raise UserError(f"The name {bad!r} cannot be written to {path}: a tab or a line's end would divide it.")
     writing = path.with_name(f".{path.name}.writing-{os.getpid()}")
-    with open(writing, "w", encoding="utf-8", newline="\n") as file:
-        file.write(f"{len(names)} {vectors.shape[1]}\n")
-        for name, vector in zip(names, vectors.astype(np.float32), strict=True):
-            file.write(f"{name}\t{' '.join(map(str, vector))}\n")
-    writing.replace(path)
+    try:
+        with explain_write_failure(path), open(writing, "w", encoding="utf-8", newline="\n") as file:
+            file.write(f"{len(names)} {vectors.shape[1]}\n")
+            for name, vector in zip(names, vectors.astype(np.float32), strict=True):
+                file.write(f"{name}\t{' '.join(map(str, vector))}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        writing.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            writing.unlink(missing_ok=True)
+        raise
 
 
 def format_entities(graph: Graph) -> dict[str, str]:

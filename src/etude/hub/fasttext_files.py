@@ -25,6 +25,7 @@ from etude.text.tokenizer.char_ngrams import NgramTable, build_subword_rows
 MAGIC = (793712314).to_bytes(4, "little")  # the first bytes of a file
 VERSION = 12
 MAX_WORD_BYTES = 4096  # of a word in a binary file: beyond it the file is something else
+LONGEST_NGRAM = 1024  # characters: fastText's default is 6
 HEADER_FIELDS = (
     "width", "window", "epochs", "min_count", "negatives", "word_ngrams", "loss", "model", "buckets", "min_n", "max_n",
     "lr_update_rate",
@@ -96,6 +97,10 @@ def read_fasttext(path: str | Path) -> FastText:
     if inputs.shape != (words + header["buckets"] * (header["max_n"] > 0), header["width"]):
         expected = f"{words} words and {header['buckets']} buckets"
         raise UserError(f"{path}: the input table is {inputs.shape}, not {expected}.")
+    if outputs.shape != (words, header["width"]):
+        raise UserError(f"{path}: the output table is {outputs.shape}, not {words} words of {header['width']} numbers.")
+    if inputs.shape[0] > words and not 0 <= header["min_n"] <= header["max_n"] <= LONGEST_NGRAM:
+        raise UserError(f"{path}: n-grams of {header['min_n']} to {header['max_n']} characters: the file is damaged.")
     training = FastTextTraining(
         header["window"], header["epochs"], header["min_count"], header["negatives"], LOSSES[header["loss"]],
         MODELS[header["model"]], subsample,

@@ -6,6 +6,7 @@ word of the file has an upper-case letter. The output table, where the file hold
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from etude.errors import UserError
+from etude.errors import UserError, explain_write_failure
 from etude.hub.fasttext_files import FastText, FastTextTraining, read_fasttext, write_fasttext
 from etude.hub.run_weights import load_learner, save_final
 from etude.hub.vector_files import VectorFormat, detect_format, read_vectors, write_vectors
@@ -30,6 +31,7 @@ from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
 from etude.text.tokenizer.token_strings import list_token_strings
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.text.tokenizer.training import WORD_PATTERN
+from etude.train import checkpoint
 
 SYSTEMS = {"word2vec": "word2vec", "word2vec-binary": "word2vec", "glove": "GloVe", "fasttext": "fastText"}
 
@@ -64,11 +66,19 @@ def export_vectors(run: Run | str | Path, path: str | Path, form: VectorFormat |
     model = require(loaded, Static, f"{run.folder} holds a {run.recipe.model_kind} model, not word vectors.")
     form = form or _form_from_name(path, bool(model.settings.buckets))
     writing = path.with_name(f".{path.name}.writing-{os.getpid()}")
-    if form == "fasttext":
-        write_fasttext(_to_fasttext(run, model), writing)
-    else:
-        write_vectors(WordVectors.from_model(model, list_token_strings(run.tokenizer)), writing, form)
-    writing.replace(path)
+    try:
+        with explain_write_failure(path):
+            if form == "fasttext":
+                write_fasttext(_to_fasttext(run, model), writing)
+            else:
+                words, unknown = list_token_strings(run.tokenizer), run.tokenizer.special.unknown
+                write_vectors(WordVectors.from_model(model, words, unknown), writing, form)
+            checkpoint.flush(writing)
+            writing.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            writing.unlink(missing_ok=True)
+        raise
     return form
 
 

@@ -19,6 +19,7 @@ from etude.models.base import require
 from etude.models.static import RAREST, Static
 from etude.runs.run import Run
 from etude.text.tokenizer.char_ngrams import NgramTable
+from etude.text.tokenizer.normalization import normalize_nfc
 from etude.text.tokenizer.token_strings import list_token_strings
 
 PIECE = "##"  # begins a piece that goes on with a word
@@ -57,8 +58,10 @@ class WordVectors:
         return np.array([row for row, word in enumerate(self.words) if word.startswith(PIECE)], np.int64)
 
     def find_row(self, word: str) -> int | None:
-        """Return the row of a word as written, in lower case, or with every digit as 0 (Lample et al. 2016)."""
-        forms = (word, word.lower(), "".join("0" if letter.isdigit() else letter for letter in word.lower()))
+        """Return the row of a word as written, NFC, in lower case, or with every digit as 0 (Lample et al. 2016)."""
+        composed = normalize_nfc(word)
+        lower = composed.lower()
+        forms = (word, composed, lower, "".join("0" if letter.isdigit() else letter for letter in lower))
         return next((self.index[form] for form in forms if form in self.index), None)
 
     def vectors(self, words: list[str], unknown: Unknown = "refuse") -> np.ndarray:
@@ -97,17 +100,26 @@ class WordVectors:
         """Read the vectors of a run of word2vec, GloVe or fastText, without special tokens."""
         model, _, _ = load_learner(run)
         message = f"{run.folder} holds a {run.recipe.model_kind} model, not word vectors."
-        return cls.from_model(require(model, Static, message), list_token_strings(run.tokenizer))
+        words = list_token_strings(run.tokenizer)
+        return cls.from_model(require(model, Static, message), words, run.tokenizer.special.unknown)
 
     @classmethod
-    def from_model(cls, model: Static, words: list[str | None]) -> WordVectors:
-        """Read the vectors of a model; `words` are the strings of all tokens, None for those that are no words."""
+    def from_model(cls, model: Static, words: list[str | None], unknown: int | None = None) -> WordVectors:
+        """Read the vectors of a model.
+
+        words: the strings of all tokens, None for those that are no words. unknown: the id of the unknown token.
+        """
         if model.settings.buckets:
             model.set_spellings(words)
         ids = [id for id, word in enumerate(words) if word is not None]
         with torch.no_grad():
             matrix = model.vectors(torch.tensor(ids, device=model.input.weight.device)).float().cpu().numpy()
             table = model.input.weight[model.vocab :].float().cpu().numpy()
+            unknown_row = None
+            if model.settings.unknown == "own" and unknown is not None:  # as a file of GloVe has it
+                row = model.vectors(torch.tensor([unknown], device=model.input.weight.device))[0]  # (D,)
+                unknown_row = row.float().cpu().numpy()
         grams = NgramTable(table, *model.settings.grams) if model.settings.buckets else None
         counts = model.counts.cpu().numpy()[ids]
-        return cls([word for word in words if word is not None], matrix, counts if counts.any() else None, grams)
+        known = [word for word in words if word is not None]
+        return cls(known, matrix, counts if counts.any() else None, grams, unknown_row)

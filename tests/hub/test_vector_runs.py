@@ -1,0 +1,46 @@
+"""Files of vectors as runs and back: what the file says of unknown words stays, and a failed export leaves nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from etude.hub import vector_runs
+from etude.hub.vector_files import read_vectors, write_vectors
+from etude.hub.vector_runs import export_vectors, import_vectors, open_vectors
+from etude.hub.word_vectors import WordVectors
+
+
+@pytest.fixture
+def glove(tmp_path: Path) -> Path:
+    words = [f"w{number}" for number in range(130)]
+    matrix = np.random.default_rng(0).normal(size=(130, 4)).astype(np.float32)
+    unknown = np.array([9, 8, 7, 6], np.float32)  # not the mean of the rarest
+    write_vectors(WordVectors(words, matrix, unknown_row=unknown), tmp_path / "glove.txt", "glove")
+    return tmp_path / "glove.txt"
+
+
+def test_the_row_of_unknown_words_of_a_file_stays(glove: Path, tmp_path: Path) -> None:
+    run = import_vectors(glove, tmp_path / "run")
+    assert open_vectors(run.folder).vectors(["never"], "rarest").tolist() == [[9, 8, 7, 6]]
+    export_vectors(run, tmp_path / "again.txt", "glove")
+    assert (tmp_path / "again.txt").read_bytes() == glove.read_bytes()
+    unknown = read_vectors(tmp_path / "again.txt").unknown_row
+    assert unknown is not None and unknown.tolist() == [9, 8, 7, 6]
+
+
+def test_an_export_that_fails_leaves_nothing(glove: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = import_vectors(glove, tmp_path / "run")
+    before = set(tmp_path.iterdir())
+
+    def fail(vectors: Any, path: Path, form: str) -> None:
+        path.write_text("half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(vector_runs, "write_vectors", fail)
+    with pytest.raises(KeyboardInterrupt):
+        export_vectors(run, tmp_path / "out.vec")
+    assert set(tmp_path.iterdir()) == before
