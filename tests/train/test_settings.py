@@ -38,6 +38,8 @@ def test_not_a_number_of_tokens(written):
     ("values", "message"),
     [
         ({"warmup": 10.5}, "must be whole"),
+        ({"device": "tpu"}, "set cpu, cuda or cuda:N"),
+        ({"device": "cuda:"}, "set cpu, cuda or cuda:N"),
         ({"lr_schedule": "constant", "final_lr": 0.1}, "remove train.final_lr"),
         ({"lr_schedule": "inverse_sqrt", "warmup": 0}, "contains its own warm-up"),
         ({"lr_schedule": "inverse_sqrt", "warmup_shape": "switch"}, "contains its own warm-up"),

@@ -7,6 +7,7 @@ A run has exactly one budget (steps, tokens, FLOPs, minutes or, for labelled tas
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
@@ -122,6 +123,8 @@ class Settings(Strict):
             raise ValueError(
                 f"train.average={self.average} checkpoints, and only train.keep={self.keep} are kept: raise train.keep"
             )
+        if self.device is not None and not re.fullmatch(r"(cpu|cuda|mps|xpu)(:\d+)?", self.device):
+            raise ValueError(f"train.device={self.device} is no device: set cpu, cuda or cuda:N")
         if self.warmup >= 1 and not self.warmup.is_integer():
             raise ValueError(
                 f"train.warmup={self.warmup}: from 1 on it counts steps and must be whole; below 1 it is a share"

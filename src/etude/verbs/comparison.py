@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -260,11 +261,16 @@ def pick(
     import time
 
     begin = time.monotonic()  # loading torch takes seconds, which count
+    if not math.isfinite(minutes):
+        raise UserError(f"--minutes {minutes}: say how many minutes it may take, as in 30.")
     from etude.pick import pick as picking
     from etude.recipes.document import parse_overrides
 
     words = [text] if isinstance(text, str) else list(text)
     is_setting = [re.match(r"task\.\w+=", str(word)) is not None for word in words]
+    for word, is_set in zip(words, is_setting, strict=True):
+        if not is_set and re.match(r"[a-z_]+(\.\w+)+=", str(word)) and not Path(word).exists():
+            raise UserError(f"'{word}' is no setting of a pick: it takes task.NAME=VALUE, such as task.score=macro_f1.")
     given = parse_overrides([word for word, is_set in zip(words, is_setting, strict=True) if is_set]).values
     settings: dict[str, object] = {f"task.{name}": value for name, value in given.get("task", {}).items()}
     return picking.pick(
