@@ -19,9 +19,9 @@ Count = Annotated[int, Field(ge=0, lt=1 << 62)]  # of a file: bytes, tokens, row
 
 
 class Strict(BaseModel):
-    """Immutable pydantic settings that reject unknown keys and check values when they are set."""
+    """Immutable pydantic settings that reject unknown keys and infinite numbers, and check values when they are set."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 class ReadsGraph(Strict):

@@ -25,6 +25,13 @@ def test_round_trip(tmp_path: Path) -> None:
     assert checkpoint.list_steps(tmp_path) == [7]
 
 
+def test_a_copy_beside_the_checkpoints_is_none(tmp_path: Path) -> None:
+    write(tmp_path, 7)
+    for name in ("step-000000000007-backup", "step-old", "step-7", "step-"):
+        (tmp_path / name).mkdir()
+    assert checkpoint.list_steps(tmp_path) == [7]
+
+
 def test_a_second_writing_of_a_step_replaces_it(tmp_path: Path) -> None:
     write(tmp_path, 7, 1.0)
     write(tmp_path, 7, 2.0)

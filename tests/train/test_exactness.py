@@ -11,6 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 from etude.pretraining import pretrain as pretraining
+from etude.runs.source import held_out
+from etude.text.corpus.corpus import Corpus
+from etude.text.prepare.prepare import prepare
 from tests.train.forked_ranks import RankServer
 
 KILLED, STOPPED = -9, 3
@@ -175,6 +178,23 @@ def test_micro_batches_and_ranks_change_rounding_only(
         for one, two in zip(metrics(tmp_path / name), metrics(whole.folder), strict=True):
             assert one["loss"] == pytest.approx(two["loss"], rel=1e-6)
     assert parts.finished
+
+
+def test_fewer_held_out_rows_than_ranks_are_evaluated(
+    tmp_path: Path, world_text: Path, single_thread, server: RankServer
+) -> None:
+    corpus = tmp_path / "corpus"
+    prepare(str(world_text), corpus, tokenizer="wordpiece:600", valid=0.001, workers=1)
+    text = ENCODER.replace("dropout: 0.1", "dropout: 0.0").replace("row_tokens: 64", "row_tokens: 1024")
+    text = text.replace("batch_tokens: 256, micro_tokens: 128", "batch_tokens: 2048").replace("steps: 12", "steps: 1")
+    recipe = recipe_file(tmp_path, text)
+    assert held_out(Corpus.open(corpus)).total < 1024  # one row
+    alone = pretraining.pretrain(recipe, corpus, tmp_path / "alone", quiet=True)
+    assert server.run(2, "start", recipe, corpus, tmp_path / "ranks", "never") == [0, 0], server.output()
+    expected, valid = (
+        next(line for line in metrics(run) if line["split"] == "valid") for run in (alone.folder, tmp_path / "ranks")
+    )
+    assert valid["accuracy"] == expected["accuracy"] and valid["loss"] == pytest.approx(expected["loss"], rel=1e-6)
 
 
 def test_resume_without_a_checkpoint_starts_at_zero(

@@ -28,6 +28,13 @@ def test_whole_numbers_as_yaml_reads_them(written):
     assert settings.tokens == 10**9 and isinstance(settings.tokens, int)
 
 
+@pytest.mark.parametrize("name", ["flops", "minutes", "epochs", "lr", "weight_decay"])
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_no_setting_is_infinite(name, value):
+    with pytest.raises(ValidationError, match="finite"):
+        Settings(**{"steps": 1} | {name: value})
+
+
 @pytest.mark.parametrize("written", ["1.5", 1.5, "many", 0, -3])
 def test_not_a_number_of_tokens(written):
     with pytest.raises(ValidationError):

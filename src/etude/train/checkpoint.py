@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
@@ -96,7 +97,9 @@ def list_steps(folder: Path) -> list[int]:
     """Return the steps of all complete checkpoints, ascending."""
     if not folder.is_dir():
         return []
-    return sorted(int(path.name[5:]) for path in folder.iterdir() if path.name.startswith("step-"))
+    # a copy that someone put beside them, as `step-000000001000-backup`, is none of them
+    names = (re.fullmatch(r"step-(\d{12,})", path.name) for path in folder.iterdir())
+    return sorted(int(name[1]) for name in names if name)
 
 
 def load(

@@ -40,7 +40,7 @@ def build_batches(objective: Objective, rows: Rows, settings: Settings, ranks: R
 def in_lockstep(
     batches: Iterator[Batch], objective: Objective, rows: Rows, settings: Settings, ranks: Ranks
 ) -> Iterator[tuple[Batch, bool]]:
-    """Yield as many batches on every rank, and whether each counts: weights in shards are gathered by all together.
+    """Yield as many batches on every rank, and whether each counts: for what all do together, as gathering weights.
 
     A rank that has no batch left is given the first row, which does not count.
     """

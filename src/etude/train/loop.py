@@ -199,7 +199,8 @@ class Loop(Stepper):
             batches = evaluation.build_batches(self.objective, self.valid_rows, self.settings, self.ranks, lanes)
             counted = (
                 evaluation.in_lockstep(batches, self.objective, self.valid_rows, self.settings, self.ranks)
-                if self.strategy.is_sharded
+                # with fewer rows than ranks, some would have no values to add up with those of the others
+                if self.strategy.is_sharded or len(self.valid_rows) < self.ranks.size
                 else ((batch, True) for batch in batches)
             )
             for batch, counts in counted:

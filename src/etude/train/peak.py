@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.train.cpu_state import onednn_enabled
+from etude.train.device import parse_device
 
 Precision = Literal["float32", "bf16"]
 
@@ -137,7 +138,7 @@ def resolve_precision(precision: Literal["auto", "float32", "bf16"], device: tor
     """Return the precision that `train.precision` means on a device: "auto" is bf16 where that is faster."""
     if precision != "auto":
         return precision
-    device = torch.device(device)
+    device = parse_device(device)
     if device.type == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
     return "bf16" if device.type == "cpu" and is_bf16_faster_on_cpu() else "float32"
