@@ -59,6 +59,14 @@ def test_without_a_table_unknown_words_are_left_out() -> None:
     assert features.vector("cat 뛰었다")[1] == pytest.approx(features.vector("cat")[1])
 
 
+def test_few_unknown_words_are_left_out_as_names_are() -> None:
+    known = ["the cat sat"] * 9 + ["the dog sat"]
+    words = ["the", "cat", "sat"]
+    features = TextFeatures.learn(NO_NGRAMS, known, 1, words, np.eye(3, WIDTH, dtype=np.float32), make_table())
+    assert features.ngram_table is None
+    assert features.vector_words == words
+
+
 def test_what_is_restored_reads_the_same() -> None:
     features = learn(make_table())
     again = TextFeatures.restore(features.describe(), features.arrays())
