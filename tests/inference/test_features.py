@@ -29,3 +29,16 @@ def test_what_is_no_text_is_told_with_its_place(tmp_path: Path) -> None:
         assert "--skip-bad" not in str(told.value), "there is no such option here"
     path.write_bytes(b"a\n \nb\n")
     assert read_texts(path, None, skip_empty=True) == ["a", "b"]
+
+
+def test_advice_names_the_options_of_the_verb(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"opinion": "a"}\n', encoding="utf-8")
+    with pytest.raises(UserError, match=r"there is no column 'text'.*opinion.* --text NAME names the column") as told:
+        read_texts(path, None)
+    assert "-c " not in str(told.value)
+    assert read_texts(path, "opinion") == ["a"]
+    path.write_text('{"text": ""}\n', encoding="utf-8")
+    with pytest.raises(UserError, match=r"a\.jsonl:1: .*is empty") as told:
+        read_texts(path, None)
+    assert "--skip-bad" not in str(told.value)

@@ -103,7 +103,11 @@ def read_texts(file: Path, column: str | None, skip_empty: bool = False) -> list
     """
     if ".txt" not in file.suffixes and file.suffix:
         columns = {} if column is None else {"text": column}
-        return [item.texts[0] for item in classify.read(file, columns, labelled=False)]
+        try:
+            return [item.texts[0] for item in classify.read(file, columns, labelled=False)]
+        except UserError as error:  # its advice names options that a verb over labelled examples has
+            advice = "--text NAME names the column of the text." if "there is no column" in error.message else ""
+            raise UserError(error.message, advice) from None
     try:
         lines = file.read_bytes().decode("utf-8-sig").split("\n")  # without the byte order mark of a spreadsheet
     except FileNotFoundError:

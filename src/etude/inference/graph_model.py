@@ -174,7 +174,7 @@ class GraphModel:
 
     def open_graph(self, folder: str | Path | None = None) -> Graph:
         """Open the graph the run learnt from, from `folder` where it moved; UserError where it is another one."""
-        source = reopen_source(self.run.folder, self.run.recipe, folder)
+        source = reopen_source(self.run.folder, self.run.recipe, folder, option="--graph")
         assert isinstance(source, GraphSplit)
         return source.graph
 

@@ -129,17 +129,20 @@ def source_files(source: Source) -> dict[str, str]:
     return files | (format_entities(source.graph) if isinstance(source, GraphSplit) else {})
 
 
-def reopen_source(run: Path, recipe: Recipe, folder: str | Path | None = None) -> Source:
-    """Open the source of a run, from `folder` where it moved, after checking that it is still the same one."""
+def reopen_source(run: Path, recipe: Recipe, folder: str | Path | None = None, option: str = "--corpus") -> Source:
+    """Open the source of a run, from `folder` where it moved, after checking that it is still the same one.
+
+    `option` is what says on a command line where it is now.
+    """
     origin = read_origin(run)
     kind = "graph" if recipe.reads_graph else "corpus"
     path = str(make_local(str(folder or (origin.get("graph") if recipe.reads_graph else origin.get("corpus")) or "")))
     if not is_url(path) and not (Path(path) / MANIFEST).is_file():
-        raise UserError(f"The {kind} of {run} is not at {path}. Say where it is now with --corpus FOLDER.")
+        raise UserError(f"The {kind} of {run} is not at {path}. Say where it is now with {option} FOLDER.")
     source = open_source(path, recipe)
     if source.fingerprint != origin["fingerprint"]:
         raise UserError(
             f"{path} is not the {kind} {run} was started on (its fingerprint differs). "
-            "Point --corpus to the original, or start a new run."
+            f"Point {option} to the original, or start a new run."
         )
     return source
