@@ -12,6 +12,7 @@ are merged there too. Only words that are one token are merged, and only where t
 from __future__ import annotations
 
 import shutil
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -28,7 +29,7 @@ from etude.text.corpus.manifest import SPLITS, SplitEntry, read_manifest
 from etude.text.corpus.shard import Shard, choose_id_dtype
 from etude.text.corpus.split_writer import SplitWriter
 from etude.text.tokenizer.pair_tokenizer import TARGET_FILE
-from etude.text.tokenizer.tokenizer import TOKENIZER_FILE
+from etude.text.tokenizer.tokenizer import TOKENIZER_FILE, Tokenizer
 
 FIRST_RANK = 100  # rank of the most frequent word that is merged: before it stand words that any neighbour may have
 MIN_LETTERS = 5  # at least: short words are mostly names of units, months, particles
@@ -129,8 +130,8 @@ def choose_pseudo_words(corpus: Corpus, count: int) -> dict[int, int]:
     tokenizer, counts = corpus.tokenizer, corpus.token_counts()
     candidates: list[int] = []
     for token in np.argsort(-counts, kind="stable").tolist():
-        word = tokenizer.token(token)  # of letters alone: no piece that goes on, no special token
-        if word.isalpha() and len(word) >= MIN_LETTERS and tokenizer.encode(word).ids.tolist() == [token]:
+        word = tokenizer.decode([token]).strip()
+        if word.isalpha() and _count_letters(word) >= MIN_LETTERS and _is_whole_word(tokenizer, token, word):
             candidates.append(token)
         if len(candidates) == FIRST_RANK + 2 * count:
             break
@@ -142,6 +143,19 @@ def choose_pseudo_words(corpus: Corpus, count: int) -> dict[int, int]:
         )
     chosen = candidates[FIRST_RANK:]
     return {second: first for first, second in zip(chosen[::2], chosen[1::2], strict=True)}
+
+
+def _count_letters(word: str) -> int:
+    """Count the letters of a word; a syllable of Hangul has two or three."""
+    return sum(len(unicodedata.normalize("NFD", sign)) if "가" <= sign <= "힣" else 1 for sign in word)
+
+
+def _is_whole_word(tokenizer: Tokenizer, token: int, word: str) -> bool:
+    """Whether the token is the word as it stands inside a text, not a piece of it, nor a piece after a lone space."""
+    encoding = tokenizer.encode(f"{word} {word}")
+    if len(encoding) < 2 or encoding.ids[-1] != token or not encoding.word_starts[-1]:
+        return False
+    return bool(tokenizer.decode(encoding.ids[-2:-1]).strip()) and tokenizer.decode(encoding.ids[:-1]).strip() == word
 
 
 def _whole_words(words: np.ndarray) -> np.ndarray:
@@ -181,6 +195,6 @@ def label_senses(corpus: Corpus, pairs: dict[int, int]) -> Iterator[dict[str, li
         for a, b in pairwise(bounds):
             token = int(tokens[a])
             words.append(corpus.tokenizer.decode([merged[token]] if is_pseudo[a] else tokens[a:b].tolist()).strip())
-            tags.append(f"B-{corpus.tokenizer.token(token)}" if is_pseudo[a] else "O")
+            tags.append(f"B-{corpus.tokenizer.decode([token]).strip()}" if is_pseudo[a] else "O")
         if all(words):
             yield {"tokens": words, "tags": tags}

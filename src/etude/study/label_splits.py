@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, zip_longest
@@ -170,7 +170,8 @@ def _from_text(study: Study, task: Task, source: TextSource, tokenizer: str) -> 
         sizes[2] = _max_labels(task)  # held-out text is dear
     records: list[Record]
     if task.made == "sense":
-        records = list(islice(source.label_senses(tokenizer), sum(sizes)))
+        # a sentence that stands twice in the text would be learnt from and asked about
+        records = list(islice(_drop_repeated(source.label_senses(tokenizer)), sum(sizes)))
         if len(records) < sum(sizes):
             raise UserError(
                 f"The held-out text has only {len(records)} of {sum(sizes)} sentences with pseudo-words: ask for fewer "
@@ -179,6 +180,16 @@ def _from_text(study: Study, task: Task, source: TextSource, tokenizer: str) -> 
     else:
         records = list(make_sentence_pairs(source.unseen_documents(tokenizer), task.made, sum(sizes)))
     return {"dev": records[: sizes[0]], "test": records[sizes[0] : sizes[0] + sizes[1]], "train": records[-sizes[2] :]}
+
+
+def _drop_repeated(records: Iterable[Record]) -> Iterator[Record]:
+    """Yield the records without those that were there before."""
+    seen: set[str] = set()
+    for record in records:
+        content = json.dumps(record, sort_keys=True)
+        if content not in seen:
+            seen.add(content)
+            yield record
 
 
 def split_files(task: Task, data: Path | None) -> dict[str, list[Record]]:

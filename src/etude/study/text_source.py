@@ -26,6 +26,7 @@ from etude.text.prepare.prepare import prepare
 from etude.text.prepare.sources import find_sources
 from etude.text.remote.remote_shards import RemoteFiles
 from etude.text.remote.urls import is_url, join_url, make_local
+from etude.text.tokenizer.pair_tokenizer import open_tokenizers
 from etude.world import World
 from etude.world.tasks.sampling import belongs
 
@@ -97,7 +98,12 @@ class TextSource:
             return str(place) if is_url(place) else Path(place)
         code = cell_code.corpus()
         values = [self.fingerprint, tokenizer, self.text.valid, self.text.where, code]
-        key = hash_json(values if self.text.pairs is None else [*values, self.text.pairs])
+        values += [] if self.text.pairs is None else [self.text.pairs]
+        if self.text.files and self.text.seed:  # says what is held out; 0 adds nothing: such corpora keep their names
+            values.append({"seed": self.text.seed})
+        if Path(tokenizer).exists():  # not to be trained: what it holds counts, not where it lies
+            values.append({"tokenizer": open_tokenizers(tokenizer).fingerprint})
+        key = hash_json(values)
         return self.folder / "corpora" / f"{re.sub(r'[^a-z0-9]+', '-', tokenizer.lower())}-{key[:12]}"
 
     def is_ready(self, tokenizer: str) -> bool:
