@@ -12,7 +12,7 @@ import pytest
 
 from etude.errors import UserError
 from etude.recipes.schema import Recipe
-from etude.study import plan_cells
+from etude.study import plan_cells, planner
 from etude.study.budget import Cost, compute_cost, compute_length, stretch_schedule
 from etude.study.label_splits import draw_examples, split_by_hash, split_files
 from etude.study.plan import format_scientific
@@ -20,6 +20,7 @@ from etude.study.sections import Task
 from etude.study.text_source import make_sentence_pairs
 from etude.text.corpus.corpus import Corpus
 from etude.world import World
+from tests.study.tiny_study import tiny
 
 TOY = {"model.layers": 1, "model.width": 16, "model.heads": 2, "train.batch_tokens": 512}
 
@@ -52,6 +53,16 @@ def test_a_budget_becomes_steps(prepared: Callable[[str], Path]) -> None:
     assert by_clock.steps == by_flops.steps
     capped = compute_length(recipe, found, "flops", 1e15, 2, None)
     assert capped.capped and capped.epochs <= 2 and capped.epochs > 1.9
+
+
+@pytest.mark.parametrize("budget", [{"flops": 1e7}, {"tokens": 20_000}])
+def test_word_vectors_alone_keep_to_the_budget(budget: dict[str, float], tmp_path: Path) -> None:
+    """Without others to share a clock with, an amount of FLOPs or tokens is no number of minutes."""
+    study = tiny(contenders={"words": {"recipe": "skipgram-toy", "set": {"model.width": 16}}}, claims=[], budget=budget)
+    row = planner.make_plan(study, tmp_path, device="cpu").rows[0]
+    assert row.length is not None and not row.length.capped and not row.length.by_clock
+    kind, amount = next(iter(budget.items()))
+    assert getattr(row.length, kind) == pytest.approx(amount, rel=0.25)
 
 
 def test_schedules_stretch() -> None:
@@ -143,3 +154,23 @@ def test_a_folder_that_a_setting_names_counts_by_its_content(tmp_path: Path) -> 
         manifest
     ]
     assert plan_cells._named_folders({"task.graph": str(tmp_path / "absent")}) == []
+
+
+def test_the_majority_is_scored_like_everybody(tmp_path: Path) -> None:
+    """A score that the study sets for all transfers is the majority's and the baselines' too, or nothing compares."""
+    changes = {"transfer.task.score": "macro_f1", "control.baselines": ["tfidf"]}
+    plan = planner.make_plan(tiny(**changes), tmp_path, device="cpu", dry=True)
+    settings = {cell.kind: cell.arguments["settings"] for cell in plan.cells.values() if "settings" in cell.arguments}
+    assert {kind: each.get("task.score") for kind, each in settings.items()} == {
+        "transfer": "macro_f1", "baseline": "macro_f1", "majority": "macro_f1",
+    }  # fmt: skip
+    assert "train.batch_examples" in settings["transfer"] and "train.batch_examples" not in settings["majority"]
+
+
+def test_files_of_many_cells_are_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(b"{}\n" * 1_000_000)
+    facts = plan_cells._read_file(path)
+    assert facts.lines == 1_000_000 and facts is plan_cells._read_file(path)
+    path.write_bytes(b"{}\n")
+    assert plan_cells._read_file(path).lines == 1, "another content is read again"

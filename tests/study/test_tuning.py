@@ -15,7 +15,7 @@ from etude.study.leaderboard import summarize_plan
 from etude.study.report.page import render_page
 from etude.study.runner import Report, run
 from etude.study.settings import Study
-from etude.study.tuning import FIRST_SEED, score_trial
+from etude.study.tuning import FIRST_SEED, score_trial, with_settings
 from tests.study.tiny_study import TINY, tiny
 
 TRIALS = {"lr": [0.1, 1, 10], "share": 0.2}
@@ -60,6 +60,20 @@ def test_trials_are_shorter_and_share_no_seed_with_the_study(tuned: tuple[Study,
     for cell in plan.tuning_cells.values():
         if cell.kind == "pretrain" and cell.position["row"].startswith("bert"):
             assert cell.flops == pytest.approx(row.length.flops / 5, rel=0.3)
+
+
+def test_settings_that_cost_more_leave_fewer_steps(tuned: tuple[Study, Report]) -> None:
+    """More masks are more predictions, so FLOPs a token differ between trials, and the FLOPs of a trial do not."""
+    study, report = tuned
+    plan = planner.make_plan(study, report.folder)
+    draft = next(row.draft for row in plan.rows if row.name == "bert")
+    assert draft is not None
+    few, many = (with_settings(draft, {"objective.mask_rate": rate}) for rate in (0.15, 0.5))
+    assert many.cost.flops_per_token > 1.05 * few.cost.flops_per_token
+    cells = {cell.key: cell for cell in plan.tuning_cells.values()}
+    for trial in plan.tunings["bert"].trials:
+        spent = sum(plan.store.result(key)["flops"] for key in trial.bases)
+        assert spent == pytest.approx(sum(cells[key].flops for key in trial.bases), rel=0.05), trial.value
 
 
 def test_the_report_shows_trials_cost_and_ends(tuned: tuple[Study, Report]) -> None:

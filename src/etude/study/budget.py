@@ -3,18 +3,16 @@
 FLOPs per token come from the objective, counted over the first training batches, so they include generator and
 discriminator, both towers, and heads only where they run. No contender reads the text more than `epochs` times. Models
 that update themselves (word vectors) cost so few FLOPs that equal FLOPs would mean hundreds of epochs: they get the
-average wall-clock time of the other contenders. Speeds are measured once and saved with the study, so that a study
-that was killed resumes with the same plan.
+average wall-clock time of the other contenders, and the budget itself where there are no others. Speeds are measured
+once and saved with the study, so that a study that was killed resumes with the same plan.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Annotated, Any
 
 import torch
@@ -245,17 +243,9 @@ def make_placeholder_corpus(recipe: Recipe) -> Corpus:
     return synthetic_corpus(tokens, min(PLACEHOLDER_WORDS, vocab - len(TRAINED_SPECIALS)), recipe.reads_entities)
 
 
-def resolve_minutes(seconds: Callable[[], list[float]], amount: float, kind: str) -> float:
-    """Return the minutes of a self-updating model: the average of the others, or the budget if it is in minutes."""
-    if kind == "minutes":
-        return amount
-    other_seconds = seconds()
-    return fmean(other_seconds) / 60 if other_seconds else amount
-
-
 def parse_budget(budget: str) -> dict[str, float]:
     """Parse a budget: `10m` becomes {"minutes": 10}."""
-    match = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)", budget.strip().lower())
+    match = re.fullmatch(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)\s*([a-z]*)", budget.strip().lower())
     if not match or match[2] not in UNITS:
         raise UserError(f"--budget {budget}: write a time (90s, 10m, 2h), FLOPs (1e12) or tokens (5e6tokens).")
     kind, factor = UNITS[match[2]]

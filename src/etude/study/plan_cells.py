@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from etude.recipes.schema import Recipe
 from etude.study import cell_code
@@ -22,6 +22,7 @@ from etude.text.run_checksums import CHECKSUMS
 
 EVALUATIONS = 10  # on dev in a transfer, where the study does not say: the best of them is taken
 TRANSFER_OVERHEAD = 1.5  # seconds that a transfer takes beside its steps: reading, building, saving, predicting
+SCORING = ("task.score", "task.positive", "task.nothing", "task.rules", "task.tokenizer")  # how answers are scored
 LENGTHS = ("train.epochs", "train.steps", "train.tokens", "train.flops")
 
 
@@ -154,7 +155,7 @@ def transfer_cell(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Chang
     unit_number = unit[0] * plan.study.seeds.transfer + unit[1]  # drawn labels and heads differ from unit to unit
     # the drawn labels are drawn evenly, so the majority is that of all there are
     train = files.write_train(column.labels if row.kind != "majority" else None, unit_number)
-    examples = train.read_bytes().count(b"\n")
+    examples = _count_lines(train)
     settings = _transfer_settings(plan, row, column, tuned, examples, unit_number)
     kind: Literal["majority", "baseline", "direct", "prompt", "transfer"] = "majority"
     if row.kind == "baseline":
@@ -165,13 +166,13 @@ def transfer_cell(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Chang
         kind = "direct" if task.direct else "transfer" if task.prompt is None else "prompt"
         make_code = {"direct": cell_code.direct, "prompt": cell_code.prompt, "transfer": cell_code.transfer}[kind]
         code = make_code(row.draft.recipe.model_kind, row.draft.recipe.objective_kind, task.kind)
-    data_hashes = [_hash_file(path, path.stat().st_mtime_ns) for path in (train, files.dev, files.test)]
+    data_hashes = [_read_file(path).digest for path in (train, files.dev, files.test)]
     key_settings = {
         name: value
         for name, value in settings.items()
         if (name.startswith("task.") if kind != "transfer" else name != "train.save_every")
     }
-    data_hashes += [_hash_file(path, path.stat().st_mtime_ns) for path in _named_folders(settings)]
+    data_hashes += [_read_file(path).digest for path in _named_folders(settings)]
     depends: list[object] = [
         kind, base.settings_key if base else None, task.kind, key_settings, task.columns, data_hashes
     ]  # fmt: skip
@@ -188,9 +189,12 @@ def transfer_cell(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Chang
     flops, seconds = (0.0, 2.0) if task.direct else _estimate_transfer(plan, row, settings, train, files)
     if task.prompt is not None and row.draft is not None:
         flops, seconds = _estimate_prompts(plan, row.draft, task.prompt, train, files)
+    versions: list[object] = [base.key if base else None]
+    if base is not None and base.kind == "start":  # a copy of weights, whose key is that of every version of torch
+        versions.append(plan.machine.torch_version)
     suffix = f", {', '.join(f'{name}={value}' for name, value in tuned.items())}" if tuned else ""
     return Cell(
-        **_choose_key(plan, depends, code, [base.key if base else None]),
+        **_choose_key(plan, depends, code, versions),
         kind=kind,
         title=f"{row.name} on {column.name}, seed {unit[0]}.{unit[1]}{suffix}",
         arguments=arguments,
@@ -219,8 +223,10 @@ def _transfer_settings(plan: Plan, row: Row, column: Column, tuned: Changes, exa
     """Merge the settings of a transfer: study, task, contender, tuning, then the kind of row."""
     study = plan.study
     settings: Changes = dict(study.tasks[column.task].set)
-    if row.draft is not None:  # the majority has no head or network that settings of the study could name
+    if row.draft is not None:
         settings = {**study.transfer, **settings, **study.contenders[row.draft.entry.contender].transfer}
+    else:  # the majority has no head or network that settings of the study could name, and is scored like everybody
+        settings = {**{name: study.transfer[name] for name in SCORING if name in study.transfer}, **settings}
     settings |= tuned
     if row.kind == "frozen":
         settings |= {"transfer.frozen": True}
@@ -255,7 +261,7 @@ def _estimate_transfer(plan: Plan, row: Row, settings: Changes, train: Path, fil
     frozen = bool(settings.get("transfer.frozen"))
     epochs = settings.get("train.epochs", row.draft.transfer_defaults[frozen]["epochs"])
     if "train.steps" in settings:
-        examples = max(1, train.read_bytes().count(b"\n"))
+        examples = max(1, _count_lines(train))
         epochs = settings["train.steps"] * settings.get("train.batch_examples", 32) / examples
     train_tokens, dev_tokens, test_tokens = (path.stat().st_size / 8 for path in (train, files.dev, files.test))
     tokens = train_tokens * (1 if frozen else epochs)
@@ -269,14 +275,33 @@ def _estimate_prompts(
     plan: Plan, draft: Draft, prompt: TaskPrompt, train: Path, files: TaskFiles
 ) -> tuple[float, float]:
     """Estimate (FLOPs, seconds) of answering prompts: every question is read with its shots, once for each answer."""
-    example = train.stat().st_size / max(1, train.read_bytes().count(b"\n")) / 4
-    questions = sum(path.read_bytes().count(b"\n") for path in (files.dev, files.test))
+    example = train.stat().st_size / max(1, _count_lines(train)) / 4
+    questions = sum(_count_lines(path) for path in (files.dev, files.test))
     answers = max(2, len(prompt.answers))
     tokens = questions * answers * sum(1 + shots for shots in prompt.all_shots) * example
     seconds = tokens / 3 / plan.tokens_per_second(draft) + TRANSFER_OVERHEAD
     return tokens / 3 * draft.cost.flops_per_token, seconds
 
 
+class _FileFacts(NamedTuple):
+    digest: str
+    lines: int
+
+
+def _read_file(path: Path) -> _FileFacts:
+    """Hash a file and count its lines; once while it stays as it is, for it is part of many cells."""
+    return _scan_file(path, path.stat().st_mtime_ns)
+
+
+def _count_lines(path: Path) -> int:
+    return _read_file(path).lines
+
+
 @cache
-def _hash_file(path: Path, modified: int) -> str:
-    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+def _scan_file(path: Path, modified: int) -> _FileFacts:
+    digest, lines = hashlib.blake2b(digest_size=16), 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+            lines += block.count(b"\n")
+    return _FileFacts(digest.hexdigest(), lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 from etude.errors import UserError
 from etude.pretraining.student import with_teacher, without_teacher
@@ -14,7 +15,6 @@ from etude.study.budget import (
     compute_cost,
     compute_length,
     make_placeholder_corpus,
-    resolve_minutes,
     stretch_schedule,
 )
 from etude.study.plan import Draft, Plan, Row, format_budget
@@ -23,7 +23,7 @@ from etude.study.sections import FROZEN, MAJORITY, Localized
 from etude.study.settings import Entry, Study
 from etude.study.starts import open_first, open_start
 from etude.study.text_source import TextSource
-from etude.study.tuning import plan_tuning, tune_draft
+from etude.study.tuning import plan_tuning, tune_draft, with_settings
 
 
 def make_plan(
@@ -87,7 +87,7 @@ def _tune_drafts(plan: Plan, drafts: list[Draft]) -> list[Draft]:
     for entry in _teachers_first(plan.study, [draft.entry for draft in drafts]):
         draft = by_name[entry.name]
         if draft.teacher is not None:
-            draft = replace(draft, teacher=tuned[draft.teacher.entry.name])
+            draft = with_settings(replace(draft, teacher=tuned[draft.teacher.entry.name]), {})
         tuned[entry.name] = draft if plan.study.tune_pretraining is None else _tune(plan, draft, drafts)
     return [tuned[draft.entry.name] for draft in drafts]
 
@@ -172,8 +172,8 @@ def _make_row(plan: Plan, draft: Draft, drafts: list[Draft], amount: float, has_
     elif epochs is not None:
         tokens = epochs * draft.cost.epoch_tokens
         length = compute_length(draft.recipe, draft.cost, "tokens", tokens, max(epochs, study.epochs), None)
-    elif draft.cost.updates_itself or kind == "minutes":
-        minutes = resolve_minutes(lambda: _gradient_seconds(plan, drafts, amount), amount, kind)
+    elif kind == "minutes" or (draft.cost.updates_itself and not all(other.cost.updates_itself for other in drafts)):
+        minutes = amount if kind == "minutes" else fmean(_gradient_seconds(plan, drafts, amount)) / 60
         speed = plan.machine.tokens_per_second(draft.recipe, draft.corpus)
         length = compute_length(draft.recipe, draft.cost, "minutes", minutes, study.epochs, speed)
         length = replace(length, by_clock=kind != "minutes")

@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from etude.recipes.schema import Recipe
+from etude.study.budget import compute_cost
 from etude.study.cells import Cell
 from etude.study.plan import Column, Draft, Plan, Row, Trial, Tuning
 from etude.study.plan_cells import base_cell, teacher_cell, transfer_cell
@@ -84,7 +85,16 @@ def plan_tuning(plan: Plan, draft: Draft, make_row: MakeRow) -> Tuning:
 
 def tune_draft(draft: Draft, tuning: Tuning) -> Draft:
     """Return the contender with the settings that its trials chose."""
-    return replace(draft, recipe=draft.recipe.with_settings(tuning.chosen)) if tuning.chosen else draft
+    return with_settings(draft, tuning.chosen) if tuning.chosen else draft
+
+
+def with_settings(draft: Draft, changes: Changes) -> Draft:
+    """Return a contender with other settings, and what a token of it costs with them: the budget is the same."""
+    recipe = draft.recipe.with_settings(changes) if changes else draft.recipe
+    if draft.corpus is None:  # of a dry run: its cost is an estimate anyway
+        return replace(draft, recipe=recipe)
+    teacher = None if draft.teacher is None else draft.teacher.recipe
+    return replace(draft, recipe=recipe, cost=compute_cost(recipe, draft.corpus, teacher))
 
 
 def tuned_columns(plan: Plan) -> list[Column]:
@@ -114,7 +124,7 @@ def _plan_trial(
     plan: Plan, draft: Draft, trials: PretrainingTrials, chosen: Changes, setting: str, value: Any, is_own: bool,
     make_row: MakeRow,
 ) -> Trial:  # fmt: skip
-    changed = replace(draft, recipe=draft.recipe.with_settings({**chosen, setting: value}))
+    changed = with_settings(draft, {**chosen, setting: value})
     row = make_row(changed, trials.share * plan.study.budget.amounts[-1])
     row = replace(row, name=f"{draft.entry.name}, trial of {setting}={format_value(value)}", kind="trial")
     bases: list[Cell] = []
