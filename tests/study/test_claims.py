@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from etude.study import planner
 from etude.study.claims import explain_untested, judge_claims, leaves_majority
+from etude.study.leaderboard import format_cost, render_leaderboard_html, render_markdown
 from etude.study.references import Progress
 from etude.study.runner import Report
 from etude.study.settings import Study
@@ -43,13 +45,37 @@ def test_the_tiny_study_is_not_tested(report: Report, study: Study) -> None:
     assert progress["kind"] == "bigram" and not progress["has_learnt"]
     page = report.page.read_text(encoding="utf-8")
     assert "not tested" in page and ("바이그램" in page or "최빈값을 확실히" in page)
-    assert "not tested: " in (report.folder / "table.md").read_text(encoding="utf-8")
+    table = (report.folder / "table.md").read_text(encoding="utf-8")
+    assert "not tested: " in table and "| 95 % interval |" in table
+    stricter = {**report.results, "rule": {**report.results["rule"], "interval": 0.99}}
+    assert "| 99 % interval |" in render_markdown(stricter) and "99 % interval" in render_leaderboard_html(stricter, "")
     outcomes = StudyOutcomes(planner.make_plan(study, report.folder, dry=True), {})
     assert leaves_majority(outcomes, "topic@16") is report.results["columns"][0]["tested"]
     scores = outcomes.scores
     scores["bert", "topic@16"] = scores["bert", "topic@16"] * 0 + 1
     outcomes.examples["bert", "topic@16"] = outcomes.examples["bert", "topic@16"] * 0 + 1
     assert leaves_majority(outcomes, "topic@16") is True
+
+
+def test_whoever_leaves_the_majority_shows_that_the_task_can_be_learnt(report: Report, study: Study) -> None:
+    """Not contenders alone: a run that came with its weights, a baseline of words, a frozen encoder."""
+    outcomes = StudyOutcomes(planner.make_plan(study, report.folder, dry=True), {})
+    for name in ("bert", "gpt", "no pre-training", "random frozen", "majority"):
+        for table in (outcomes.scores, outcomes.examples):
+            table[name, "topic@16"] = table[name, "topic@16"] * 0 + (name == "random frozen")
+    assert leaves_majority(outcomes, "topic@16") is True
+
+
+def test_settings_that_are_not_done_yet_may_be_the_best(report: Report) -> None:
+    """The control is tuned by two lengths, of which one is done: it must not be judged by that one alone."""
+    study = tiny(**{"control.tune": {"train.epochs": [2, 3]}})
+    plan = planner.make_plan(study, report.folder, dry=True)
+    keys = [plan.trials["no pre-training", "topic@16", number, unit] for number in (0, 1) for unit in plan.units]
+    assert [plan.store.state(key) for key in keys] == ["done", "done", "absent", "absent"]
+    outcomes = StudyOutcomes(plan, {})
+    assert not outcomes.has_scores("no pre-training", "topic@16")
+    assert len(outcomes.partial["no pre-training", "topic@16"]) == 2
+    assert StudyOutcomes(plan, {keys[2]: "memory ran out"}).has_scores("no pre-training", "topic@16"), "it has lost"
 
 
 def test_the_first_planned_look_that_settles_a_claim_counts(report: Report) -> None:
@@ -64,7 +90,13 @@ def test_the_first_planned_look_that_settles_a_claim_counts(report: Report) -> N
         outcomes.examples[row, "topic@16"] = (rng.random((4, 4000)) < np.array(scores)[:, None]).astype(float)
     first = judge_claims(outcomes)[0]
     assert first["verdict"] == "holds" and first["pretrainings"] == 2 and len(first["seeds"]) == 2
+    assert first["holm"] == pytest.approx(2 * first["p"]), "of two claims, though the other has no scores yet"
     study = tiny(**{"seeds.pretrain": 4, "seeds.transfer": 1})
     outcomes.plan.study, outcomes.rule = study, study.rule
     whole = judge_claims(outcomes)[0]
     assert whole["verdict"] == "not settled" and whole["pretrainings"] == 4
+
+
+def test_what_has_not_run_yet_did_not_cost_nothing() -> None:
+    assert format_cost({"pretraining": {"flops": None, "tokens": None, "seconds": None}}) == ("", "", "")
+    assert format_cost({}) == ("0", "0", "0")

@@ -65,13 +65,13 @@ def _judge_at(outcomes: StudyOutcomes, look: int) -> list[Judgement | None]:
         left, right = rows.get(claim.better, claim.better), rows.get(claim.than, claim.than)
         has_both = outcomes.has_scores(left, claim.on) and outcomes.has_scores(right, claim.on)
         differences.append(outcomes.difference(left, right, claim.on, claim.margin, look) if has_both else None)
-    corrected = iter(holm_adjust([difference.p for difference in differences if difference is not None]))
+    # a claim whose cells are not done counts as undecided: the family is the one that was registered
+    corrected = holm_adjust([1.0 if difference is None else difference.p for difference in differences])
     judged: list[Judgement | None] = []
-    for claim, difference in zip(study.claims, differences, strict=True):
+    for claim, difference, holm in zip(study.claims, differences, corrected, strict=True):
         if difference is None:
             judged.append(None)
             continue
-        holm = next(corrected)
         p = holm if study.rule.correction == "holm" else difference.p
         judged.append(Judgement(difference, holm, decide_verdict(difference, p, study.rule, claim.margin)))
     return judged
@@ -132,7 +132,7 @@ def leaves_majority(outcomes: StudyOutcomes, column: str) -> bool | None:
     """Return whether any model's score on a column is above the majority's for sure; None where it cannot be said."""
     if not outcomes.has_scores(MAJORITY, column):
         return None
-    names = [row.name for row in outcomes.plan.rows if row.kind in ("contender", "control")]
+    names = [row.name for row in outcomes.plan.rows if row.kind != "majority"]
     scored = [name for name in names if outcomes.has_scores(name, column)]
     if not scored:
         return None

@@ -69,7 +69,9 @@ def format_cost(row: dict[str, Any]) -> tuple[str, str, str]:
         spent = row["start"]["earlier"]
         if spent is None:
             return ("unknown",) * 3
-    if not spent or spent["flops"] is None:
+    if spent and spent["flops"] is None:  # it has not run yet
+        return "", "", ""
+    if not spent:
         return "0", "0", "0"
     return f"{spent['flops']:.2e}", format_count(spent["tokens"], "KMBT"), f"{spent['seconds']:.0f}"
 
@@ -96,7 +98,7 @@ def render_markdown(results: dict[str, Any], language: str = "en") -> str:
     measured = ", ".join(f"{column['name']}: {column['score']} of {column['examples']:,}" for column in columns)
     lines += ["", f"Points, mean ± deviation over seeds; {measured} test examples. Cost: pre-training, one seed.", ""]
     if results["claims"]:
-        lines += ["| claim | difference | 95 % interval | p (Holm) | verdict |", "|---|---|---|---|---|"]
+        lines += [f"| claim | difference | {_format_level(results)} | p (Holm) | verdict |", "|---|---|---|---|---|"]
         lines += [_render_claim(claim, language) for claim in results["claims"]]
         lines.append("")
     lines += [f"- {row['name']}: {message}" for row in results["rows"] for message in row["failed"]]
@@ -104,10 +106,14 @@ def render_markdown(results: dict[str, Any], language: str = "en") -> str:
     return "\n".join(lines) + "\n"
 
 
+def _format_level(results: dict[str, Any]) -> str:
+    return f"{100 * results['rule']['interval']:g} % interval"
+
+
 def _render_claim(claim: dict[str, Any], language: str) -> str:
     sentence = localize(claim["claim"], language)
     if "mean" not in claim:
-        return f"| {sentence} | | | | {VERDICTS[claim['verdict']]} |"
+        return f"| {sentence} | | | | {describe_verdict(claim)} |"
     interval = f"{format_points(claim['low'])} … {format_points(claim['high'])}"
     gain, verdict = format_points(claim["mean"], sign=True), describe_verdict(claim)
     return f"| {sentence} | {gain} | {interval} | {claim['holm']:.3g} | {verdict} |"
@@ -139,7 +145,7 @@ def render_leaderboard_html(results: dict[str, Any], page: str) -> str:
         localize(results["title"], "en"),
         render_table(head, rows),
         render_note("Points, mean ± deviation over seeds."),
-        render_table(["claim", "difference", "95 % interval", "verdict"], claims) if claims else "",
+        render_table(["claim", "difference", _format_level(results), "verdict"], claims) if claims else "",
         render_note(f"The whole report: {page}"),
     )
 

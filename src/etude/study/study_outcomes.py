@@ -47,12 +47,14 @@ class StudyOutcomes:
         plan, store = self.plan, self.plan.store
         if plan.is_waiting(row):
             return  # its settings are not chosen yet: cells of others may lie there from a study without trials
-        candidates = []
+        candidates, is_pending = [], False
         for number in range(len(plan.tune_grid(row))):
             keys = [plan.trials[row.name, column.name, number, unit] for unit in plan.units]
             if all(store.state(key) == "done" for key in keys):
                 candidates.append((fmean(store.result(key)["dev"] for key in keys), -number))
-        if not candidates:
+            elif not any(key in self.errors or store.state(key) == "failed" for key in keys):
+                is_pending = True  # it may be the best: whoever has fewer settings done would be judged by fewer
+        if not candidates or is_pending:
             self._collect_partial(row, column)
             return
         number = -max(candidates)[1]
