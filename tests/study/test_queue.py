@@ -7,6 +7,7 @@ from pathlib import Path
 from etude.study.cells import Cell, CellStore
 from etude.study.execute import CellResult
 from etude.study.queue import _estimate_remaining, run_cells
+from etude.study.visit import Visit
 
 
 class InstantExecutor:
@@ -89,3 +90,17 @@ def test_the_time_left_of_short_cells_counts_their_start_and_no_factor() -> None
     assert _estimate_remaining(20.0, 10.0, 1, pending[:1]) == 20
     assert _estimate_remaining(5.0, 10.0, 2, pending) == 200  # two at a time
     assert _estimate_remaining(5.0, 0.0, 1, pending) == _estimate_remaining(5.0, 1.0, 1, []) == 0
+
+
+def test_a_result_from_elsewhere_is_kept_until_its_cell_begins_again(tmp_path: Path) -> None:
+    """A visit that has no time for a pre-training whose weights are elsewhere must not lose its curve and cost."""
+    store = CellStore(tmp_path / "cells")
+    store.folder.mkdir()
+    base, child = make_cell("base"), make_cell("child", "base")
+    with store.lock(base.key):
+        store.finish(base.key, {"seconds": 7.0, "kind": "pretrain"})
+    executor = InstantExecutor(store)
+    run_cells(store, [base, child], executor, lambda _: None, Visit(minutes=1e-9))
+    assert executor.order == [] and store.result(base.key)["seconds"] == 7.0
+    run_cells(store, [base, child], executor, lambda _: None)
+    assert executor.order == ["base", "child"] and store.result(base.key)["seconds"] == 1.0

@@ -7,6 +7,7 @@ its children see their input end and stop at once, which loses nothing (see cell
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -93,9 +94,13 @@ class ProcessExecutor:
         """Feed cells to one worker process, restarting it when it dies."""
         worker: Worker | None = None
         while (cell := self.pending.get()) is not None:
-            if worker is None or worker.process.poll() is not None:
-                worker = self._start_worker(number)
-            self.results.put(self._run_in(worker, cell))
+            try:
+                if worker is None or worker.process.poll() is not None:
+                    worker = self._start_worker(number)
+                result = self._run_in(worker, cell)
+            except Exception as error:  # a process that cannot start: whoever waits for the cell would wait for ever
+                result = CellResult(cell.key, f"its process could not run it: {error}")
+            self.results.put(result)
 
     def _start_worker(self, number: int) -> Worker:
         threads = max(1, (os.cpu_count() or 1) // self.slots)
@@ -141,7 +146,8 @@ class ProcessExecutor:
             self.pending.put(None)
         for worker in self.workers:
             if worker.process.stdin is not None:
-                worker.process.stdin.close()  # it sees the end of its input and stops
+                with contextlib.suppress(OSError):  # of one that died with a cell half written to it
+                    worker.process.stdin.close()  # it sees the end of its input and stops
         for worker in self.workers:
             worker.process.wait()
 

@@ -35,7 +35,7 @@ def run_cells(
     total, start, active = len(waiting), time.monotonic(), 0
     errors: dict[str, str] = {}
     running: set[str] = set()
-    finished = {cell.key for cell in cells if store.state(cell.key) == "done"}
+    finished = set(by_key) - {cell.key for cell in waiting}
     if len(finished) and total:
         on_progress(f"{len(finished)} of {len(cells)} cells are there already")
     planned_seconds = 0.0
@@ -52,6 +52,8 @@ def run_cells(
         for cell in [cell for cell in ready if visit.fits(cell, executor.slots, finished.__contains__)][:free]:
             waiting.remove(cell)
             visit.begin(cell)
+            if not store.has_run(cell.key):
+                store.forget(cell.key)  # a result from elsewhere, kept until now: time may be up before its turn
             executor.submit(cell)
             running.add(cell.key)
             active += 1
@@ -81,12 +83,9 @@ def run_cells(
         if (replanned := replan()) is not None:
             done_before = len(by_key) - len(waiting) - active
             by_key |= {cell.key: cell for cell in replanned}
-            waiting = [
-                cell
-                for cell in _open_queue(store, replanned, visit)
-                if cell.key not in running and cell.key not in errors
-            ]
-            finished |= {cell.key for cell in replanned if store.state(cell.key) == "done"}
+            opened = _open_queue(store, replanned, visit)
+            waiting = [cell for cell in opened if cell.key not in running and cell.key not in errors]
+            finished |= {cell.key for cell in replanned} - {cell.key for cell in opened}
             total = done_before + active + len(waiting)
     visit.export(store)
     return errors
@@ -94,12 +93,9 @@ def run_cells(
 
 def _open_queue(store: CellStore, cells: Sequence[Cell], visit: Visit) -> list[Cell]:
     """Return the cells that have to run, those among them whose weights are elsewhere and are needed here."""
-    known = {cell.key for cell in cells}
-    for key in missing_bases(store, cells):
-        if key in known:
-            store.forget(key)  # its weights are elsewhere, and a transfer starts from them
+    missing = set(missing_bases(store, cells))
     visit.open(store, cells)
-    return [cell for cell in cells if store.state(cell.key) != "done"]
+    return [cell for cell in cells if cell.key in missing or store.state(cell.key) != "done"]
 
 
 def _estimate_remaining(elapsed: float, planned: float, count: int, pending: Sequence[Cell]) -> float:
