@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from etude.errors import UserError
 from etude.recipes.document import parse
 from etude.runs.task_plan import resolve_settings
+from etude.study.budget import parse_budget
 from etude.study.label_splits import prepare_labels
 from etude.study.settings import Study
 from etude.study.text_source import TextSource
@@ -78,6 +80,37 @@ def test_a_mistake_is_told_with_its_line(old: str, new: str, words: str) -> None
         Study.from_document(parse(TINY.replace(old, new, 1), "tiny.yaml"))
     line = 1 + TINY[: TINY.index(old)].count("\n")
     assert words.format(line) in str(told.value), str(told.value)
+
+
+TRIALS = {"tune_pretraining": {"lr": [1.0, 2.0]}, "contenders.gpt.tune": {"train.clip": [0.5, 1.0]}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"budget": {"flops": []}}, "the list of flops is empty"),
+        ({"tasks.topic.labels": []}, "each 1 or more"),
+        ({"tasks.topic.labels": [0, 16]}, "each 1 or more"),
+        ({"tasks.topic.labels": -4}, "each 1 or more"),
+        ({"vary": {"train.lr": []}}, "at least 1 item"),
+        ({"tune": {"train.lr": []}}, "at least 1 item"),
+        ({"vary": {"train.lr": [1e-3, 1.00000001e-3]}, "claims": []}, "stands twice"),
+        ({"tasks": {"../x": {"kind": "classify", "world": "topic", "labels": 8}}, "claims": []}, "the name of a task"),
+        ({"tasks": {"mean": {"kind": "classify", "world": "topic", "labels": 8}}, "claims": []}, "together are called"),
+        ({"control.set": {"train.lrr": 1}}, r"no setting 'train\.lrr'"),
+        ({**TRIALS, "contenders.bert.tune": {"objective.mask_ratee": [0.1, 0.2]}}, "no setting 'objective.mask_ratee'"),
+        ({**TRIALS, "contenders.bert.tune": {"objective.mask_rate": []}}, "at least 1 item"),
+    ],
+)
+def test_what_would_fail_after_hours_or_mean_nothing_is_refused_at_once(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        tiny(**changes)
+
+
+@pytest.mark.parametrize("budget", ["1.2.3m", ".", "m", "1e", "10 parsecs"])
+def test_a_budget_that_is_no_number_is_told(budget: str) -> None:
+    with pytest.raises(UserError, match="write a time"):
+        parse_budget(budget)
 
 
 def test_changes_by_dotted_names() -> None:

@@ -16,6 +16,7 @@ from etude.study.prompts import TaskPrompt
 Localized = str | dict[str, str]  # one text, or one for each language of the report
 Positive = Annotated[float, Field(gt=0)]
 Changes = dict[str, Any]  # {"train.lr": 3e-4}
+Values = Annotated[list[Any], Field(min_length=1)]  # of a setting that is varied or tuned
 
 MEAN = "mean"  # of all tasks
 SOURCES = ("world", "files", "corpus")  # of a text
@@ -64,6 +65,8 @@ class Budget(Strict):
     def _check_kind(self) -> Self:
         if sum(value is not None for value in (self.flops, self.tokens, self.minutes)) != 1:
             raise ValueError("a budget is exactly one of flops, tokens and minutes")
+        if not self.amounts:
+            raise ValueError(f"the list of {self.kind} is empty: a budget is one amount, or several for a curve")
         return self
 
     @property
@@ -91,7 +94,7 @@ class Contender(Strict):
     flops_of: list[str] = Field(
         default_factory=list, description="contenders: it may spend what they spend together, in place of the budget"
     )
-    tune: dict[str, list[Any]] = Field(
+    tune: dict[str, Values] = Field(
         default_factory=dict, description="settings of its pre-training that are tried after the learning rate"
     )
     epochs: Positive | None = Field(
@@ -143,6 +146,8 @@ class Task(Strict):
             raise ValueError("direct learns from no labels: leave one of the two out")
         if self.train is None and self.labels is None and not self.direct:
             raise ValueError("how many examples of the world are learnt from is said by labels")
+        if not self.amounts or any(amount is not None and amount < 1 for amount in self.amounts):
+            raise ValueError("labels are numbers of examples, each 1 or more; without them all of train is learnt from")
         return self
 
     @property
@@ -176,7 +181,7 @@ class Control(Strict):
     of: list[str] | Literal["first", "all"] = Field(default="first", description="whose model is taken")
     epochs: int | None = Field(default=None, ge=1, description="over the labels; as many as everybody's if None")
     set: Changes = Field(default_factory=dict)
-    tune: dict[str, list[Any]] = Field(
+    tune: dict[str, Values] = Field(
         default_factory=dict,
         description="settings chosen on dev for it alone: new weights want other rates",
     )

@@ -57,6 +57,7 @@ from etude.study.sections import (
     Seeds,
     Task,
     Text,
+    Values,
     format_value,
 )  # fmt: skip
 
@@ -78,10 +79,10 @@ class Study(Strict):
     epochs: float = Field(default=20, gt=0, description="passes over the text at most, however cheap a model is")
     contenders: dict[str, Contender]
     set: Changes = Field(default_factory=dict, description="settings of everybody's recipe")
-    vary: dict[str, list[Any]] = Field(default_factory=dict)
+    vary: dict[str, Values] = Field(default_factory=dict)
     tasks: dict[str, Task]
     transfer: Changes = Field(default_factory=dict)
-    tune: dict[str, list[Any]] = Field(default_factory=dict, description="settings chosen on dev for each contender")
+    tune: dict[str, Values] = Field(default_factory=dict, description="settings chosen on dev for each contender")
     tune_pretraining: PretrainingTrials | None = Field(default=None, description="chosen on dev for each contender")
     seeds: Seeds = Seeds()
     control: Control = Control()
@@ -138,7 +139,8 @@ class Study(Strict):
                 else:
                     label = {language: ", ".join([text, *parts]) for language, text in label.items()}
                 entries.append(Entry(" ".join([name, *parts]), name, {**self.set, **contender.set, **varied}, label))
-        duplicates = [entry.name for number, entry in enumerate(entries) if entry in entries[:number]]
+        names = [entry.name for entry in entries]
+        duplicates = [name for number, name in enumerate(names) if name in names[:number]]
         if duplicates:
             raise UserError(f"'{duplicates[0]}' stands twice in what is varied. Name each value once.")
         return entries
@@ -257,6 +259,10 @@ def _check_study(study: Study, document: Document) -> None:
                 f"{document.place(('contenders', name))}: '{name}' is there in every study; choose another name."
             )
     for name, task in study.tasks.items():
+        if name == MEAN or Path(name).is_absolute() or ".." in Path(name).parts:
+            where = document.place(("tasks", name))
+            problem = f"all tasks together are called '{MEAN}'" if name == MEAN else "a folder is named by it"
+            raise UserError(f"{where}: '{name}' cannot be the name of a task: {problem}. Choose another.")
         try:
             task_module(task.kind)
         except UserError as error:
@@ -399,19 +405,30 @@ def _check_trials(study: Study, document: Document) -> None:
         if name not in study.tasks:
             where = document.place(("tune_pretraining", "tasks"))
             raise UserError(f"{where}: '{name}' is no task of this study.{suggest_name(name, study.tasks)}")
+    for entry in study.entries():
+        for setting, values in study.contenders[entry.contender].tune.items():
+            for value in values:
+                try:
+                    Recipe.load(str(study.contenders[entry.contender].recipe), {**entry.changes, setting: value})
+                except UserError as error:
+                    where = document.place(("contenders", entry.contender, "tune"))
+                    raise UserError(f"{where}: {error}") from None
 
 
 def _check_transfers(study: Study, document: Document) -> None:
     """Check the settings of every transfer, so that no pre-training is spent before a misspelt one is met."""
     for name, task in study.tasks.items():
         for contender, settings in study.contenders.items():
-            for tuned in [*study.tune_grid(), *study.tune_grid(is_control=True)]:
+            of_control = [{**study.control.set, **tuned} for tuned in study.tune_grid(is_control=True)]
+            for tuned in [*study.tune_grid(), *of_control]:
                 changes = {**study.transfer, **task.set, **settings.transfer, **tuned}
                 try:
                     check_settings(resolve_dataset(task.kind, {})[0], changes)
                 except UserError as error:
                     own = ("tasks", name, "set"), ("contenders", contender, "transfer")
-                    sections: tuple[tuple[str, ...], ...] = (*own, ("transfer",), ("tune",), ("control", "tune"))
+                    sections: tuple[tuple[str, ...], ...] = (
+                        *own, ("transfer",), ("tune",), ("control", "tune"), ("control", "set"),
+                    )  # fmt: skip
                     paths = ((*section, key) for section in sections for key in changes if key in str(error))
                     place = next((document.places[path] for path in paths if path in document.places), "")
                     message = re.sub(r"^the override .*?: ", "", str(error))
