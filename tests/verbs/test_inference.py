@@ -72,6 +72,8 @@ def test_options_that_a_model_has_no_use_for_are_refused(base: Bases, tmp_path: 
         etude.perplexity(model, file, part="train")
     with pytest.raises(UserError, match="--stride is of a causal model"):
         etude.perplexity(etude.load(base("bert"), device="cpu"), file, stride=2)
+    with pytest.raises(UserError, match=r"a biLM's held-out loss is in metrics\.jsonl"):
+        etude.perplexity(etude.load(base("recurrent"), device="cpu"), file)
     for form in ("glove", "fasttext"):
         with pytest.raises(UserError, match="--form is of a file of word vectors"):
             etude.export(base("bert"), out=tmp_path / "out", form=form)

@@ -343,8 +343,7 @@ def translate(
         raise UserError(f"There is no file {path}.")
     model = _open_model(run, device, dtype)
     source: str | int = sys.stdin.fileno() if path is None else str(path)
-    # without the byte order mark of an editor
-    with open(source, encoding="utf-8-sig", newline="\n", closefd=path is not None) as lines:
+    with open(source, encoding="utf-8-sig", newline="\n", closefd=path is not None) as lines:  # no byte order mark
         try:
             while block := list(islice(lines, LINES)):
                 texts = [line.rstrip("\r\n") for line in block]
@@ -395,5 +394,7 @@ def perplexity(
     model = _open_model(run, device)
     if model.model.causal:
         return measure(model, source, stride)
+    if model.objective.predicts_next:
+        raise UserError("Only a causal Transformer reads a text for this; a biLM's held-out loss is in metrics.jsonl.")
     refuse_given({"stride": (stride, None)}, "is of a causal model; a masked one fills in each token: leave it out.")
     return pseudo_perplexity(model, source)
