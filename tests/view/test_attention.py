@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from etude.cli.main import app
@@ -173,3 +174,10 @@ def test_a_model_without_heads_is_refused() -> None:
         compute_attention(model("skipgram-toy", "word:30"), TEXT)
     with pytest.raises(UserError, match="leaves nothing"):
         compute_attention(model(), "  ")
+
+
+def test_korean_tokens_stand_under_one_another() -> None:
+    weights = np.full((1, 1, 3, 3), 1 / 3, np.float32)
+    attention = Attention(["[CLS]", "고양이", "sat"], np.array([True, False, False]), weights, cut=False)
+    lines = describe_head(attention, 0, 0, top=1).splitlines()
+    assert [cell_len(line.removesuffix("  [CLS] 33%")) for line in lines] == [6, 6, 6]

@@ -136,11 +136,14 @@ def read_references(path: Path) -> list[str]:
 
 
 def present_fill(call: Call[list[list[Guess]]]) -> None:
+    from rich.cells import cell_len
+
     for number, guesses in enumerate(call()):
         if number:
             echo()
         for guess in guesses:
-            echo(f"{guess.probability:7.2%}  {guess.token:<12} {guess.text}")
+            padding = " " * (12 - cell_len(guess.token))  # columns of a terminal: a Korean letter takes two
+            echo(f"{guess.probability:7.2%}  {guess.token}{padding} {guess.text}")
 
 
 def present_perplexity(call: Call[Perplexity]) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from rich.cells import cell_len
 
 from etude.errors import UserError
 from etude.inference.model import LoadedModel
@@ -129,9 +130,9 @@ def format_habits(attention: Attention, layer: int | None = None) -> str:
 
 def describe_head(attention: Attention, layer: int, head: int, top: int) -> str:
     """Format the top keys of each token in a head, a line a token."""
-    width = max(len(token) for token in attention.tokens)
+    width = max(cell_len(token) for token in attention.tokens)  # columns of a terminal: a Korean letter takes two
     return "\n".join(
-        f"{token:>{width}}  " + "  ".join(f"{key} {share:.0%}" for key, share in keys)
+        f"{' ' * (width - cell_len(token))}{token}  " + "  ".join(f"{key} {share:.0%}" for key, share in keys)
         for token, keys in zip(attention.tokens, attention.top_keys(layer, head, top), strict=True)
     )
 
