@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,16 @@ def test_no_next_sentence_is_asked_where_there_is_no_other_document() -> None:
     assert "sentence" not in advise(manifest(90_000, "word", held_out=1), has_gpu=False).settings
 
 
+@pytest.mark.parametrize("part", ["train", "valid"])
+def test_no_next_sentence_is_asked_where_documents_are_single_sentences(part: str) -> None:
+    single = manifest(2_000_000)
+    for values in single["parts"].values():
+        values["sentences"] = 3 * values["documents"]
+    assert "sentence" not in advise(single, has_gpu=False).settings
+    single["parts"][part]["sentences"] = single["parts"][part]["documents"]
+    assert "objective.sentence=none" in advise(single, has_gpu=False).settings
+
+
 @pytest.mark.parametrize("row", [*CPU, *GPU, *PAIRS, *WORDS], ids=lambda row: row[1])
 def test_every_advised_recipe_takes_its_settings(row: tuple[int, str, int, str]) -> None:
     _, recipe, minutes, settings = row
@@ -48,9 +57,10 @@ def test_every_advised_recipe_takes_its_settings(row: tuple[int, str, int, str])
     assert schedule.warmup_steps(loaded.train, 200) < 100, "a short run is not all warm-up"
 
 
-def test_prepare_ends_with_commands_that_can_be_typed(prepared: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("document", ["A cat sat on a mat. It was glad.", "고양이가 앉았다."])
+def test_prepare_ends_with_commands_that_can_be_typed(document: str, tmp_path: Path) -> None:
     text = tmp_path / "a text.txt"
-    text.write_text("A cat sat on a mat. It was glad.\n\n" * 60, encoding="utf-8")
+    text.write_text(f"{document}\n\n" * 60, encoding="utf-8")
     done = CliRunner().invoke(app, ["prepare", str(text), "-o", str(tmp_path / "my data"), "-t", "wordpiece:200"])
     lines = [line.strip() for line in done.stdout.splitlines() if line.strip().startswith("etude ")]
     assert len(lines) == 2 and "bert-small" not in done.stdout

@@ -60,12 +60,17 @@ def advise(manifest: Mapping[str, Any], has_gpu: bool) -> Advice:
     elif manifest["tokenizer"]["kind"] == "word":
         table, kind = WORDS, "vectors of whole words"
     _, recipe, minutes, settings = next(row for row in table if tokens < row[0])
-    if table in (CPU, GPU) and any(part["documents"] == 1 for part in manifest["parts"].values()):
-        settings = f"{settings} objective.sentence=none".strip()  # the next sentence needs another document
+    if table in (CPU, GPU) and any(_has_no_next_sentence(part) for part in manifest["parts"].values()):
+        settings = f"{settings} objective.sentence=none".strip()
     if "target_tokenizer" in manifest:
         settings = f"{settings} model.tables=separate".strip()
     machine = "a GPU" if has_gpu else "this CPU"
     return Advice(recipe, minutes, settings, f"{kind} for {format_tokens(tokens)} tokens on {machine}")
+
+
+def _has_no_next_sentence(part: Mapping[str, Any]) -> bool:
+    """Whether a part of a corpus cannot teach the next sentence: it needs another document, and two in one."""
+    return part["documents"] == 1 or 0 < part["documents"] == part.get("sentences")
 
 
 def format_tokens(tokens: int) -> str:
