@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from etude.cli.advice import CPU, GPU, PAIRS, WORDS, advise, advise_on_time, format_duration
+from etude.cli.advice import CAUSAL_CPU, CAUSAL_GPU, CPU, GPU, PAIRS, WORDS, advise, advise_on_time, format_duration
 from etude.cli.main import app
 from etude.pretraining.trial import TRIAL_TOKENS, shorten_steps
 from etude.recipes.schema import Recipe
@@ -49,7 +50,21 @@ def test_no_next_sentence_is_asked_where_documents_are_single_sentences(part: st
     assert "objective.sentence=none" in advise(single, has_gpu=False).settings
 
 
-@pytest.mark.parametrize("row", [*CPU, *GPU, *PAIRS, *WORDS], ids=lambda row: row[1])
+def test_a_tokenizer_without_a_mask_gets_a_causal_model(tmp_path: Path) -> None:
+    """GPT-2's has end-of-text alone."""
+    letters = {letter: number for number, letter in enumerate([*map(chr, range(33, 127)), "Ġ", "Ċ", "<|endoftext|>"])}
+    (tmp_path / "vocab.json").write_text(json.dumps(letters), encoding="utf-8")
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
+    (tmp_path / "text.txt").write_text("A cat sat on a mat. It was glad.\n\n" * 60, encoding="utf-8")
+    done = CliRunner().invoke(
+        app, ["prepare", str(tmp_path / "text.txt"), "-o", str(tmp_path / "data"), "-t", str(tmp_path)]
+    )
+    line = next(line.strip() for line in done.stdout.splitlines() if line.strip().startswith("etude check"))
+    assert "gpt2" in line and "a causal model for" in done.stdout
+    assert CliRunner().invoke(app, shlex.split(line)[1:], catch_exceptions=False).exit_code == 0
+
+
+@pytest.mark.parametrize("row", [*CPU, *GPU, *CAUSAL_CPU, *CAUSAL_GPU, *PAIRS, *WORDS], ids=lambda row: row[1])
 def test_every_advised_recipe_takes_its_settings(row: tuple[int, str, int, str]) -> None:
     _, recipe, minutes, settings = row
     loaded = Recipe.load(recipe, [f"train.minutes={minutes}", *settings.split()]).resolve(vocab=2000)

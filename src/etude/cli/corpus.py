@@ -76,7 +76,9 @@ def present_prepare(
     console = make_console()
     console.print(rows)
     place = shlex.quote(str(out))
-    advice = advise(corpus.manifest, has_gpu())
+    special = corpus.tokenizer.special
+    can_mask = None not in (special.mask, special.start, special.separator)
+    advice = advise(corpus.manifest, has_gpu(), can_mask)
     console.print(f"\nThe corpus is in {out}. Next, {advice.reason}, in about {advice.minutes} min:", soft_wrap=True)
     for line in advice.commands(place):
         console.print(f"  {line}", soft_wrap=True)
