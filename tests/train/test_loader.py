@@ -128,6 +128,10 @@ def test_what_cannot_be_shared_is_refused() -> None:
         loader(10, 3, ranks=2)
     with pytest.raises(UserError, match="fewer than the 30 lanes"):
         loader(10, 30, shuffle=False)
+    ramp = {"shuffle": False, "sizes": [2, 4]}
+    assert loader(23, 4, **ramp).batch_rows(0) == 4
+    with pytest.raises(UserError, match=r"Remove train\.batch_ramp"):
+        loader(23, 4, ranks=2, **ramp)
 
 
 def test_split_keeps_whole_rows_in_order() -> None:

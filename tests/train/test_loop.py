@@ -17,6 +17,7 @@ from etude.objectives.base import Term
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint, evaluation, schedule
+from etude.train.averaging import average_checkpoints
 from etude.train.loop import Loop
 from etude.train.parallel import Ranks
 from etude.train.saver import SaveTimer
@@ -138,6 +139,22 @@ def test_the_best_checkpoint_stays(tmp_path: Path, corpus: Corpus, monkeypatch: 
     result = run.run()
     assert result.state.best_step == 10
     assert checkpoint.list_steps(tmp_path / "checkpoints") == [10, 30]
+
+
+def test_an_interruption_leaves_the_checkpoints_that_are_averaged(tmp_path: Path, corpus: Corpus) -> None:
+    settings: dict[str, object] = {"steps": 9, "save_every": 3, "keep": 2, "average": 2}
+    loop(tmp_path / "whole", corpus, **settings).run()
+    for stop in (4, 5, 7):  # twice between the same two checkpoints
+        run = loop(tmp_path / "stopped", corpus, **settings)
+        run.progress.update = lambda step, *_, run=run, stop=stop: run._interrupt() if step == stop else None  # type: ignore[method-assign, misc]
+        assert not run.run().finished
+        assert checkpoint.list_steps(tmp_path / "stopped" / "checkpoints")[-1] == stop
+    assert loop(tmp_path / "stopped", corpus, **settings).run().finished
+    (whole, steps), (stopped, others) = (
+        average_checkpoints(tmp_path / name / "checkpoints", 2) for name in ("whole", "stopped")
+    )
+    assert steps == others == [6, 9]
+    assert all(torch.equal(stopped[name], tensor) for name, tensor in whole.items())
 
 
 def test_a_batch_ramp_reads_every_row_once(tmp_path: Path, corpus: Corpus) -> None:

@@ -40,7 +40,6 @@ from etude.runs.source import Source, open_source, read_origin
 from etude.runs.staging import refuse_existing
 from etude.runs.training import discard_untrained, lock_run, train_loop
 from etude.text.corpus.corpus import Corpus
-from etude.train import checkpoint
 from etude.train.averaging import load_average
 from etude.train.device import make_deterministic, resolve_device
 from etude.train.loop import Loop
@@ -204,7 +203,7 @@ def _train(
     loop, outcome = train_loop(build, settings, device, ranks, quiet, deadline, shorten)
     if outcome.finished and ranks.is_first:
         # one too many is there where a process was killed between its last save and the removal after it
-        checkpoint.prune(loop.saver.folder, loop.saver.keep, outcome.state.best_step)
+        loop.saver.prune(outcome.state.best_step)
         whole: nn.Module = loop.learner
         if loop.strategy.is_sharded:  # its weights are in shards: those of the last checkpoint are whole
             learner = _rebuild(run, corpus)

@@ -193,15 +193,31 @@ def _hash_content(content: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def prune(folder: Path, keep: int, best: int | None) -> None:
-    """Remove all but the last `keep` checkpoints and the best, and what killed writers left behind."""
+def prune(folder: Path, keep: int, best: int | None, every: int | None = None) -> None:
+    """Remove all but the last `keep` checkpoints and the best, and what killed writers left behind.
+
+    With `every`, the steps between two checkpoints of the run, one that an interruption left goes as soon as another
+    follows: those that stay, and are averaged, are then those of a run that nobody interrupted.
+    """
     remove_leftovers(folder)
-    for step in list_steps(folder)[: -max(1, keep)]:
+    steps = list_steps(folder)
+    extra = [] if every is None else [step for step in steps[:-1] if _is_extra(folder, step, every)]
+    for step in [*extra, *[step for step in steps if step not in extra][: -max(1, keep)]]:
         if step != best:
             # renamed first, so that a kill in the middle of the removal leaves no half a checkpoint
             aside = folder / f".old-{step}"
             os.rename(folder / f"step-{step:012d}", aside)
             shutil.rmtree(aside, ignore_errors=True)
+
+
+def _is_extra(folder: Path, step: int, every: int) -> bool:
+    """Whether only an interruption can have saved this step: it was not due, nor the best evaluation by then."""
+    if every and step % every == 0:
+        return False
+    try:
+        return bool(read_state(folder, step)["state"].get("best_step") != step)
+    except UserError:  # damaged: whoever reads it will say so
+        return False
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -84,11 +84,16 @@ class Loader:
                 f"Choose train.batch_tokens (or batch_examples, batch_ramp) so that they always divide by {ranks}."
             )
         if not rows.shuffle:
-            self._fix_lanes()
+            self._fix_lanes(is_ramp=len(set(sizes or [])) > 1)
 
-    def _fix_lanes(self) -> None:
+    def _fix_lanes(self, is_ramp: bool) -> None:
         """Set the number of lanes of an objective that carries states from step to step."""
         lanes = self.batch_rows(0)
+        if is_ramp and self.ranks > 1:  # each rank carries its share of the lanes, and would hand them on
+            raise UserError(
+                "This objective carries states in lanes, which several processes share: a batch ramp would move them "
+                "from one to another. Remove train.batch_ramp, or train in one process."
+            )
         if len(self.rows) < lanes:
             raise UserError(
                 f"The corpus gives {len(self.rows)} rows, fewer than the {lanes} lanes of a step. "

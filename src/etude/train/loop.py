@@ -299,7 +299,7 @@ class Loop(Stepper):
         if self.writer is None:
             from etude.train.shard_writer import ShardWriter
 
-            self.writer = ShardWriter(self.saver.folder, self.settings.keep, self.ranks)
+            self.writer = ShardWriter(self.saver.folder, self.settings.keep, self.ranks, self.saver.every)
         return self.writer
 
     def _tensors(self) -> dict[str, dict[str, Tensor]]:

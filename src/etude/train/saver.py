@@ -106,9 +106,14 @@ class Saver:
                 groups = {**groups, BEST: self.best.tensors}
             best_step = None  # needs no checkpoint of its own
         checkpoint.save(self.folder, step, groups, state)
-        checkpoint.prune(self.folder, self.keep, best_step)
+        self.prune(best_step)
         if self.timer is not None:
             self.timer.restart(time.monotonic() - started)
+
+    def prune(self, best_step: int | None) -> None:
+        """Remove the checkpoints that are not kept."""
+        # a run that ends with its best weights saves by a clock, too, and averages nothing
+        checkpoint.prune(self.folder, self.keep, best_step, self.every if self.best is None else None)
 
     def read(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:
         """Return the tensors and the state of the last checkpoint; None where there is none."""

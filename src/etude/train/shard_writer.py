@@ -26,9 +26,9 @@ from etude.train.sharded_checkpoint import Groups
 class ShardWriter:
     """The checkpoints of one run; all ranks call the same methods in the same order."""
 
-    def __init__(self, folder: Path, keep: int, ranks: Ranks) -> None:
-        """`keep` so many checkpoints beside the best."""
-        self.folder, self.keep, self.ranks = folder, keep, ranks
+    def __init__(self, folder: Path, keep: int, ranks: Ranks, every: int | None = None) -> None:
+        """`keep` so many checkpoints beside the best; `every` so many steps one is due."""
+        self.folder, self.keep, self.ranks, self.every = folder, keep, ranks, every
         self.group = dist.new_group(backend="gloo", timeout=COLLECTIVE_LIMIT)
         self.thread: threading.Thread | None = None
         self.error: Exception | None = None
@@ -61,7 +61,7 @@ class ShardWriter:
         try:
             sharded_checkpoint.save(self.folder, step, groups, whole, state, self.ranks, self.group)
             if self.ranks.is_first:
-                checkpoint.prune(self.folder, self.keep, state["best_step"])
+                checkpoint.prune(self.folder, self.keep, state["best_step"], self.every)
         except Exception as error:
             self.error = error
 
