@@ -291,3 +291,39 @@ def test_two_language_models_side_by_side(tmp_path: Path, letters: bool) -> None
     other = single(tmp_path / "o", "backward", 3, **changes, **{"model.layers": 1})
     with pytest.raises(UserError, match=r"differ in model\.layers"):
         join_language_models(forward, other, tmp_path / "x")
+
+
+def test_damaged_files_are_one_message(tmp_path: Path) -> None:
+    folder = release(tmp_path / "elmo", SMALL)
+    whole, draw = (folder / "weights.hdf5").read_bytes(), np.random.default_rng(0)
+    refused = 0
+    for _ in range(60):
+        content = bytearray(whole)
+        for place in draw.integers(0, 4000, 20).tolist():
+            content[place] ^= 1 << int(draw.integers(8))
+        (folder / "weights.hdf5").write_bytes(content)
+        try:
+            read_checkpoint(folder)
+        except UserError:
+            refused += 1
+    assert refused > 30
+    (folder / "weights.hdf5").write_bytes(whole)
+    (folder / "vocab.txt").write_bytes(b"a\n\xff\n")
+    with pytest.raises(UserError, match=r"vocab\.txt is not UTF-8: byte 2 is invalid"):
+        read_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value", "message"),
+    [("char_cnn", "n_highway", 10**30, "n_highway is 1000"), ("char_cnn", "embedding", 7, "does not describe an ELMo"),
+     ("lstm", "projection_dim", 10, "projection_dim is dim"), ("char_cnn", "filters", 3, "does not describe an ELMo")],
+)  # fmt: skip
+def test_options_of_another_kind_are_one_message(
+    tmp_path: Path, part: str, key: str, value: object, message: str
+) -> None:
+    folder = release(tmp_path / "elmo", SMALL)
+    options = json.loads((folder / "options.json").read_text())
+    options[part][key] = value
+    (folder / "options.json").write_text(json.dumps(options))
+    with pytest.raises(UserError, match=message):
+        read_checkpoint(folder)

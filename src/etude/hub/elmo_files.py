@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 OPTIONS, WEIGHTS, VOCABULARY = "options.json", "weights.hdf5", "vocab.txt"
 RELEASE_SPECIALS = {"<S>", "</S>", "<UNK>"}  # of the release's vocabulary files; ours replace them
+MOST_HIGHWAYS = 64  # ELMo has 2
 FORGET = 2  # index of the forget gate in TensorFlow's order i, g, f, o
 SYSTEM = "ELMo"
 
@@ -90,6 +91,11 @@ def _read_settings(path: Path) -> Settings:
         characters = int(cnn["n_characters"])
         if characters not in (CHAR_VOCAB, CHAR_VOCAB - 1):  # the second is its number in training
             raise ValueError(f"n_characters is {characters}, and {CHAR_VOCAB} is expected")
+        highways = cnn.get("n_highway") or 0
+        if type(highways) is not int or not 0 <= highways <= MOST_HIGHWAYS:
+            raise ValueError(f"n_highway is {str(highways)[:40]}, and 0 to {MOST_HIGHWAYS} are read")
+        if lstm["projection_dim"] == lstm["dim"]:
+            raise ValueError("projection_dim is dim: LSTMs with a projection to their own width are not read")
         return Settings(
             layers=lstm["n_layers"],
             width=lstm["projection_dim"],
@@ -101,25 +107,28 @@ def _read_settings(path: Path) -> Settings:
             characters=char_cnn.Settings(
                 filters=cnn["filters"],
                 embedding=cnn["embedding"]["dim"],
-                highways=cnn.get("n_highway") or 0,
+                highways=highways,
                 activation=cnn["activation"],
                 length=cnn["max_characters_per_token"],
             ),
         )
     except KeyError as error:
         raise UserError(f"{path} does not describe an ELMo: it lacks {error}.") from None
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise UserError(f"{path} does not describe an ELMo: {error}.") from None
 
 
 def _read_tensors(file: h5py.File, model: Settings, path: Path) -> Iterator[tuple[str, Tensor]]:
     def read_array(name: str, *shape: int) -> np.ndarray:
-        if name not in file:
-            raise UserError(f"{path} has no '{name}': it is not a whole file of ELMo, or not the one of {OPTIONS}.")
-        array = np.asarray(file[name][...], dtype=np.float32)
-        if array.shape != shape:
-            raise UserError(f"{path}: '{name}' has the shape {array.shape}, and {OPTIONS} asks for {shape}.")
-        return array
+        try:
+            if name not in file:
+                raise UserError(f"{path} has no '{name}': it is not a whole file of ELMo, or not the one of {OPTIONS}.")
+            found = tuple(file[name].shape)
+            if found != shape:
+                raise UserError(f"{path}: '{name}' has the shape {found}, and {OPTIONS} asks for {shape}.")
+            return np.asarray(file[name][...], dtype=np.float32)
+        except (KeyError, RuntimeError, OSError, TypeError, ValueError, AttributeError) as problem:
+            raise UserError(f"{path}: '{name}' is damaged ({problem}). Take the file from a copy.") from None
 
     for name, mapped in _map_arrays(model).items():
         array = mapped.to_own(read_array(mapped.name, *mapped.shape))
@@ -142,7 +151,12 @@ def _read_tensors(file: h5py.File, model: Settings, path: Path) -> Iterator[tupl
 def _make_tokenizer(folder: Path) -> Tokenizer:
     """Return a tokenizer that splits at spaces. Without vocab.txt the vocabulary is printable ASCII: it needs some."""
     path = _find(folder, VOCABULARY)
-    words = list(string.printable.split()[0]) if path is None else path.read_text(encoding="utf-8").splitlines()
+    words = list(string.printable.split()[0])
+    if path is not None:
+        try:
+            words = path.read_text(encoding="utf-8").split("\n")
+        except UnicodeDecodeError as problem:
+            raise UserError(f"{path} is not UTF-8: byte {problem.start} is invalid. Convert the file.") from None
     names = [*TRAINED_SPECIALS, *(word for word in words if word and word not in RELEASE_SPECIALS)]
     vocabulary = {word: number for number, word in enumerate(dict.fromkeys(names))}
     return Tokenizer(
@@ -237,6 +251,8 @@ def describe_mismatch(recipe: Recipe) -> str:
     model = recipe.model_settings(Settings)
     if model.characters is None:
         return "ELMo reads words by their characters, and this model has a table of words (model.characters)"
+    if model.characters.characters != CHAR_VOCAB:
+        return f"ELMo's table has {CHAR_VOCAB} characters (model.characters.characters)"
     if model.direction != "both" or not model.shared:
         return "ELMo reads in both directions with the same words (model.direction, model.shared)"
     if model.cells == model.width:
