@@ -373,3 +373,12 @@ def test_faults_of_a_release_are_named(gpt1: Any, tmp_path: Path) -> None:
     (folder / "params_shapes.json").write_text("[[24, 128], [57, 128], [1, 2]]")
     with pytest.raises(UserError, match="lists 3 tensors"):
         hub.read_checkpoint(folder)
+
+
+@pytest.mark.parametrize("shape", [[], [2, 768, 8], [1, 1, 1, 8]])
+def test_shapes_of_another_release_are_named(tmp_path: Path, shape: list[int]) -> None:
+    shapes = [[8, 64], [100, 64], *([[64]] * 11), shape]
+    (tmp_path / "params_shapes.json").write_text(json.dumps(shapes))
+    np.save(tmp_path / "params_0.npy", np.zeros(sum(int(np.prod(sizes)) for sizes in shapes), np.float32))
+    with pytest.raises(UserError, match=r"params_shapes\.json is not a list of shapes of GPT-1"):
+        hub.read_checkpoint(tmp_path)

@@ -221,3 +221,12 @@ def test_unknown_words_by_every_rule() -> None:
         known.vectors(["cat"], "subwords")
     spelled: Any = WordVectors(known.words, known.matrix, grams=NgramTable(np.ones((9, 2), np.float32), 3, 3))
     assert spelled.vectors(["cat", ""], "subwords").tolist() == [[1, 1], [0, 0]]
+
+
+@pytest.mark.parametrize("form", ["word2vec", "glove", "word2vec-binary"])
+def test_numbers_that_are_not_finite_are_told(tmp_path: Path, form: VectorFormat) -> None:
+    known = vectors()
+    known.matrix[1, 2] = np.nan
+    write_vectors(known, tmp_path / "v", form)
+    with pytest.raises(UserError, match=f"the vector of '{known.words[1]}' has a number that is not finite"):
+        read_vectors(tmp_path / "v", form)

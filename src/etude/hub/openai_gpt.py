@@ -95,7 +95,8 @@ def _read_shapes(path: Path) -> list[list[int]]:
         is_valid = all(isinstance(size, int) and size > 0 for shape in shapes for size in shape) and len(shapes[0]) == 2
     except (ValueError, RecursionError, TypeError, IndexError) as error:
         raise UserError(f"{path} is not a list of shapes: {error}.") from None
-    if not is_valid:
+    # matrices have a leading axis of size 1, so that every tensor has one axis or two
+    if not is_valid or any(not 1 <= len(shape) <= 3 or (len(shape) == 3 and shape[0] != 1) for shape in shapes):
         raise UserError(f"{path} is not a list of shapes of GPT-1: the first is that of the positions, [512, 768].")
     return shapes
 

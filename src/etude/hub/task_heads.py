@@ -104,7 +104,10 @@ def _move_bias(weights: dict[str, Tensor], layer: str, norm: str) -> bool:
     bias = weights.pop(f"{layer}.bias").double()  # (outputs,)
     shift = torch.linalg.lstsq(weight, bias[:, None], driver="gelsd").solution[:, 0]  # (D,)
     moved = (weights[f"{norm}.bias"].double() + shift).float()
-    if not torch.allclose(weight @ shift, bias, atol=1e-6, rtol=1e-6):
+    rounded = moved.double() - weights[f"{norm}.bias"].double()  # what is left of the shift in float32
+    if not torch.allclose(weight @ shift, bias, atol=1e-6, rtol=1e-6) or not torch.allclose(
+        weight @ rounded, bias, atol=1e-5, rtol=1e-5
+    ):
         return False
     weights[f"{norm}.bias"] = moved
     return True

@@ -57,6 +57,9 @@ def read_vectors(path: str | Path, file_format: VectorFormat | None = None) -> W
         words, matrix = _read_binary(path)
     else:
         words, matrix = _read_text(path, file_format == "word2vec")
+    if matrix.size and not (np.isfinite(matrix.min()) and np.isfinite(matrix.max())):
+        row = int(np.flatnonzero(~np.isfinite(matrix).all(axis=1))[0])
+        raise UserError(f"{path}: the vector of {words[row]!r} has a number that is not finite. Take it from a copy.")
     unknown = None
     if file_format == "glove" and words and words[-1] == UNKNOWN_WORD:
         unknown, words, matrix = matrix[-1], words[:-1], matrix[:-1]

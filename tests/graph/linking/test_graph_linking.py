@@ -351,3 +351,14 @@ def test_counts_of_mentions_are_read(tmp_path: Path) -> None:
     path.write_text("Rome\tQ220\t5\n", encoding="utf-8")
     with pytest.raises(UserError, match="no count of an entity of this graph"):
         _ = GraphLinking(GRAPH, f"trie,counts={path}").fingerprint
+
+
+@pytest.mark.parametrize("content", ["", '{"fingerprint": "', "\0\0"])
+def test_tables_whose_list_is_half_written_are_written_again(tmp_path: Path, content: str) -> None:
+    linking = GraphLinking(GRAPH)
+    linking.save(tmp_path / "linking")
+    whole = (tmp_path / "linking" / "linking.json").read_bytes()
+    (tmp_path / "linking" / "linking.json").write_text(content)
+    linking.save(tmp_path / "linking")
+    assert (tmp_path / "linking" / "linking.json").read_bytes() == whole
+    assert open_text_linker(tmp_path / "linking").link(["Seoul"], [[]]).entities.tolist() == [0]

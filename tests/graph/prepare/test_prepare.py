@@ -302,3 +302,10 @@ def test_a_graph_in_memory_is_saved(tmp_path: Path) -> None:
     assert saved.label(0) == "B" and saved.label(1) == "a" and saved.report is None
     with pytest.raises(UserError, match="exists already"):
         graph.save(tmp_path / "g")
+
+
+def test_a_seed_of_more_than_64_bits_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text("a\tr\tb\n")
+    with pytest.raises(UserError, match="does not fit into 64 bits"):
+        prepare_graph(tmp_path / "t.tsv", tmp_path / "g", valid=0.1, seed=1 << 70)
+    assert not (tmp_path / "g.partial").exists()

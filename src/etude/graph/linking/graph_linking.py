@@ -22,6 +22,7 @@ from etude.graph.linking.base import Linker, LinkerKind, check_mentions
 from etude.graph.linking.entity_index import EntityIndex
 from etude.graph.linking.trie import TrieLinker
 from etude.kinds import find_kind
+from etude.text.checked_files import write_atomically
 from etude.text.prepare.anchors import FORMATS, Anchor
 from etude.text.prepare.linking import TextMentions
 
@@ -71,15 +72,16 @@ class GraphLinking:
             "kind": self.kind, "settings": self.settings,
             "graph": str(self._graph.folder.absolute()) if self.kind not in (None, TRIE) else None,
         }  # fmt: skip
-        if path.is_file() and json.loads(path.read_text(encoding="utf-8")) == content:
+        if path.is_file() and path.read_text(encoding="utf-8") == json.dumps(content):
             return
+        path.unlink(missing_ok=True)  # of another linker: it must not vouch for what is half-written below
         folder.mkdir(parents=True, exist_ok=True)
         if self.anchors is not None:
             EntityIndex.from_graph(self._graph).save(folder)
         if self.kind == TRIE:
             assert isinstance(self._linker, TrieLinker)
             self._linker.save(folder / TRIE)
-        path.write_text(json.dumps(content), encoding="utf-8")  # last: it says that the rest is there
+        write_atomically(path, json.dumps(content))  # last: it says that the rest is there
 
 
 class GraphTextLinker:

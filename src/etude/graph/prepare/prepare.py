@@ -76,6 +76,8 @@ def prepare_graph(
         _parse_columns(triple_columns, "--triple-columns", TRIPLE_ROLES, ("head", "relation", "tail")), language
     )
     files = {"train": _list_files(sources), "valid": _held_out_files(valid), "test": _held_out_files(test)}
+    if not -(1 << 63) <= seed < 1 << 63:
+        raise UserError(f"The seed {seed} does not fit into 64 bits. Take a smaller one.")
     shares = Shares(_share("valid", valid), _share("test", test), seed)
     if shares.valid + shares.test >= 1:
         raise UserError(f"valid and test hold out {shares.valid + shares.test:g} of the triples; nothing is left.")
