@@ -78,7 +78,8 @@ def advise(manifest: Mapping[str, Any], has_gpu: bool, can_mask: bool = True) ->
 
 def _has_no_next_sentence(part: Mapping[str, Any]) -> bool:
     """Whether a part of a corpus cannot teach the next sentence: it needs another document, and two in one."""
-    return part["documents"] == 1 or 0 < part["documents"] == part.get("sentences")
+    documents = int(part["documents"])
+    return documents == 1 or (documents > 0 and documents == part.get("sentences"))
 
 
 def format_tokens(tokens: int) -> str:
