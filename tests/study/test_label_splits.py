@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from etude.study.label_splits import prepare_labels
+from etude.study.label_splits import prepare_labels, split_files
+from etude.study.sections import Task
 from etude.study.text_source import TextSource
 from tests.study.tiny_study import tiny
 
@@ -29,3 +30,19 @@ def test_a_sentence_that_is_repeated_is_on_one_side(tmp_path: Path, monkeypatch:
     parts = [{json.dumps(json.loads(line)) for line in path.read_text().splitlines()} for path in paths]
     assert [len(part) for part in parts] == [20, 20, 20]
     assert not parts[0] & parts[1] and not parts[0] & parts[2] and not parts[1] & parts[2]
+
+
+def test_a_part_of_a_sorted_file_has_all_its_classes(tmp_path: Path) -> None:
+    """The first hundred of a test file that is sorted by label are all of one class, and any majority is right."""
+    examples = [{"text": f"text {number}", "label": "ab"[number // 200]} for number in range(400)]
+    shuffled = [examples[number * 7 % 400] for number in range(400)]
+    for name, records in (("sorted.jsonl", examples), ("shuffled.jsonl", shuffled)):
+        (tmp_path / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+    paths = {name: str(tmp_path / f"{name}.jsonl") for name in ("sorted", "shuffled")}
+    for name, test in paths.items():
+        task = Task(
+            kind="classify", train=paths["shuffled"], dev=paths["shuffled"], test=test, dev_size=40, test_size=100
+        )
+        part = split_files(task, None)["test"]
+        assert len(part) == 100 and 30 <= sum(record["label"] == "a" for record in part) <= 70
+        assert name == "sorted" or part == shuffled[:100], "a file in any order is read from its start"

@@ -205,7 +205,17 @@ def split_files(task: Task, data: Path | None) -> dict[str, list[Record]]:
     for name, part in (("train", train), ("dev", dev), ("test", test)):
         if not part:
             raise UserError(f"{task.train}: too few examples to part: nothing is left for {name}. Name a file for it.")
-    return {"train": train, "dev": dev[: task.dev_size], "test": test[: task.test_size]}
+    return {"train": train, "dev": _take(task, dev, task.dev_size), "test": _take(task, test, task.test_size)}
+
+
+def _take(task: Task, records: list[Record], size: int | None) -> list[Record]:
+    """Return the first records; of a file whose first ones lack a class, as one that is sorted by it, every so many."""
+    if size is None or size >= len(records):
+        return records
+    classes = [_classes_of(task, record) for record in records]
+    if any(len(each) != 1 for each in classes) or set(classes[:size]) == set(classes):
+        return records[:size]
+    return [records[len(records) * number // size] for number in range(size)]
 
 
 def _keep_classes(task: Task, train: list[Record], held: list[Record]) -> tuple[list[Record], list[Record]]:
