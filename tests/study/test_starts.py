@@ -16,6 +16,7 @@ from etude.errors import UserError
 from etude.recipes.document import parse
 from etude.runs.checksums import remove_checksums
 from etude.study.leaderboard import render_markdown
+from etude.study.plan_cells import list_cells
 from etude.study.planner import make_plan
 from etude.study.runner import run
 from etude.study.settings import Study
@@ -63,6 +64,16 @@ def test_other_weights_are_another_key(start: Path, tmp_path: Path) -> None:
         weights[first] = weights[first] + 1.0
         save_file(weights, start / "model.safetensors", metadata={"format": "pt"})
     assert keys[0]["given"] != keys[1]["given"] and keys[0]["bert"] == keys[1]["bert"]
+
+
+def test_transfers_of_another_torch_are_other_cells(start: Path, tmp_path: Path) -> None:
+    """The copy of a run is the same under every version, and what is learnt from it is not."""
+    plan = make_plan(study_with({"run": str(start)}), tmp_path / "study", dry=True)
+    before = {cell.title: cell.key for cell in list_cells(plan)}
+    plan.machine.torch_version = "0.0.0"
+    after = {cell.title: cell.key for cell in list_cells(plan)}
+    same = {title for title, key in before.items() if after[title] == key}
+    assert same == {"weights of given", *(title for title in before if title.startswith("majority"))}
 
 
 @pytest.mark.parametrize(

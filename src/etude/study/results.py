@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +21,7 @@ from etude.study.sections import MEAN
 from etude.study.settings import Study
 from etude.study.study_outcomes import StudyOutcomes, average_records
 from etude.study.tuning import describe_tuning, read_setting
+from etude.text.remote.urls import is_url
 
 
 def collect(plan: Plan, errors: Mapping[str, str], registered: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,33 +188,36 @@ def _describe_cell(outcomes: StudyOutcomes, key: str) -> dict[str, Any]:
 def list_commands(plan: Plan, key: str) -> list[str]:
     """List the shell commands that reproduce a cell, typed in the study's folder."""
     cell = plan.cells[key]
-    inside = {name: _relative_path(plan, cell.arguments[name]) for name in ("corpus", "train", "dev", "test")
-              if cell.arguments.get(name)}  # fmt: skip
+    places = ("corpus", "train", "dev", "test", "start", "entities")
+    inside = {name: _relative_path(plan, cell.arguments[name]) for name in places if cell.arguments.get(name)}
+    again, base = f"again/{key[:8]}", f"cells/{cell.depends_on}/run"
+    columns = [word for role, name in cell.arguments.get("columns", {}).items() for word in ("-c", f"{role}={name}")]
     if cell.kind == "pretrain":
-        return [f"etude pretrain cells/{key}/run/recipe.yaml {inside['corpus']} -o again/{key[:8]}"]
+        first = [word for name in ("start", "entities") if name in inside for word in (f"--{name}", inside[name])]
+        words = ["etude", "pretrain", f"cells/{key}/run/recipe.yaml", inside["corpus"], *first, "-o", again]
+        return [shlex.join(words)]
     if cell.kind == "distill":
-        teacher = f"--teacher cells/{cell.depends_on}/run"
-        return [f"etude distill cells/{key}/run/recipe.yaml {inside['corpus']} {teacher} -o again/{key[:8]}"]
+        words = ["etude", "distill", f"cells/{key}/run/recipe.yaml", inside["corpus"], "--teacher", base, "-o", again]
+        return [shlex.join(words)]
     if cell.kind == "prompt":
         shots = ",".join(map(str, TaskPrompt.model_validate(cell.arguments["prompt"]).all_shots))
-        seed = cell.arguments["settings"]["train.seed"]
-        line = [f"etude prompt cells/{cell.depends_on}/run cells/{key}/{PROMPT_FILE}", f"--train {inside['train']}",
-                f"--test {inside['test']}", f"--shots {shots}", f"--seed {seed}"]  # fmt: skip
-        return [" ".join(line)]
+        words = ["etude", "prompt", base, f"cells/{key}/{PROMPT_FILE}", "--train", inside["train"], "--test",
+                 inside["test"], "--shots", shots, "--seed", str(cell.arguments["settings"]["train.seed"])]  # fmt: skip
+        return [shlex.join(words)]
     if cell.kind == "direct":
-        columns = [f"-c {role}={name}" for role, name in cell.arguments["columns"].items()]
-        return [" ".join([f"etude evaluate cells/{cell.depends_on}/run {inside['test']}", *columns])]
+        return [shlex.join(["etude", "evaluate", base, inside["test"], *columns])]
     if cell.kind == "transfer":
-        words = [f"{name}={_format_setting(value)}" for name, value in cell.arguments["settings"].items()]
-        columns = [f"-c {role}={name}" for role, name in cell.arguments["columns"].items()]
-        line = [f"etude finetune cells/{cell.depends_on}/run {cell.arguments['task']}", f"--train {inside['train']}",
-                f"--dev {inside['dev']}", f"-o again/{key[:8]}", *columns, *words]  # fmt: skip
-        return [" ".join(line), f"etude evaluate again/{key[:8]} {inside['test']}"]
+        settings = [f"{name}={_format_setting(value)}" for name, value in cell.arguments["settings"].items()]
+        words = ["etude", "finetune", base, cell.arguments["task"], "--train", inside["train"], "--dev", inside["dev"],
+                 "-o", again, *columns, *settings]  # fmt: skip
+        return [shlex.join(words), shlex.join(["etude", "evaluate", again, inside["test"]])]
     return [f"etude study study.yaml -o . --cell {key[:8]}"]
 
 
 def _relative_path(plan: Plan, path: str) -> str:
     """Return a path relative to the study's folder; only its name where the two share nothing but the root."""
+    if is_url(path):
+        return path
     inside, folder = Path(path).resolve(), plan.folder.resolve()
     if inside.is_relative_to(folder):
         return str(inside.relative_to(folder))
@@ -220,6 +226,5 @@ def _relative_path(plan: Plan, path: str) -> str:
 
 
 def _format_setting(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    """Format a setting as the command line reads it, with all digits."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
