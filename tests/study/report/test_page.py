@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from etude.study.leaderboard import format_points
-from etude.study.report import charts
+from etude.study.report import charts, plots
 from etude.study.report.charts import Point, Series
 from etude.study.report.html import describe_task, format_p
 from etude.study.report.page import render_page
@@ -117,6 +117,10 @@ def test_the_answer_tells_what_pays_and_what_does_not(found: dict[str, Any]) -> 
     gain = next(c for c in one["comparisons"] if c["row"] == best["name"] and c["on"] == "mean")
     gain |= {"mean": 0.1, "verdict": "holds"}
     assert "is best with" in render_answer(one) and "<b>10.0</b>" in render_answer(one)
+    assert "stands higher" not in render_answer(one)
+    words = {**best, "name": "tfidf", "kind": "baseline", "label": "tf-idf", "mean": {**best["mean"], "mean": 0.999}}
+    beaten = {**one, "rows": [*one["rows"], words]}
+    assert "<b>tf-idf</b> stands higher, with <b>99.9</b> points" in render_answer(beaten), "the best of all is told"
     gain |= {"mean": 0.1, "verdict": "not settled"}
     assert "not settled" in render_answer(one)
     gain |= {"mean": -0.1, "verdict": "fails"}
@@ -160,6 +164,21 @@ def test_names_do_not_touch() -> None:
     heights = sorted(float(y) for y in re.findall(r'y="([\d.]+)" class="label"', drawing))
     assert len(heights) == 9 and min(b - a for a, b in pairwise(heights)) > 13.9
     assert heights[0] > 0 and heights[-1] < charts.HEIGHT - charts.BOTTOM + 6
+
+
+def test_names_of_hangul_stay_inside_the_drawing() -> None:
+    """A syllable is half as wide again as a letter: seventeen of them would leave the drawing."""
+    for text in ("가" * 17, "a" * 30, "사전 학습 없는 Transformer"):
+        shown = charts._shorten(text)
+        assert shown.endswith("…") and charts._count_letters(shown) * charts.LETTER_WIDTH <= charts.RIGHT
+    assert charts._shorten("가" * 10) == "가" * 10 and charts._shorten("a" * 17) == "a" * 17
+
+
+def test_names_of_tasks_are_no_markup() -> None:
+    buckets = [{"low": low, "high": low + 1, "mean": low + 0.5, "examples": 12} for low in (1, 3)]
+    part = {"column": '"><b>x', "buckets": buckets, "rows": {"bert": [{"mean": 0.5, "low": 0.4, "high": 0.6}] * 2}}
+    results = {"rows": [{"name": "bert", "label": "bert", "kind": "contender"}], "lengths": [part], "columns": []}
+    assert "<b>x" not in plots.render_lengths(results, {"bert": "red"})
 
 
 # --- in a browser -----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ Small enough to be read on a phone at their own size (400 units wide), sharp in 
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ WIDTH, HEIGHT = 400, 264
 LEFT, RIGHT, TOP, BOTTOM = 34, 126, 12, 40  # margins; names stand to the right of what they name
 NAME_GAP = 14  # between two names
 MAX_LETTERS, LETTER_WIDTH = 17, 7.4  # letters of a name, and their width
+WIDE_LETTERS = 1.55  # that a sign as wide as it is high takes: a syllable of Hangul of 11.5 units
 STRIP_WIDTH, STRIP_MARGIN = 240, 8  # width of a strip, and room for its dots at both ends
 
 
@@ -216,9 +218,8 @@ def _draw_point_names(names: list[tuple[float, float, Series]], top: float, bott
     boxes: list[tuple[float, float, float, float]] = []
     parts = []
     for number, (height, center, line) in sorted(enumerate(names), key=lambda item: (-item[1][1], item[1][0])):
-        size = LETTER_WIDTH * min(
-            len(line.label if isinstance(line.label, str) else line.label.get("en", "")), MAX_LETTERS
-        )
+        texts = [line.label] if isinstance(line.label, str) else list(line.label.values())
+        size = LETTER_WIDTH * min(max(map(_count_letters, texts), default=0.0), MAX_LETTERS)
         obstacles = [*boxes, *(box for place, box in enumerate(points) if place != number)]
         best = (center + 9, height)
         for x, y in (
@@ -247,9 +248,17 @@ def _overlap(left: tuple[float, float, float, float], right: tuple[float, float,
 
 def _shorten(label: Localized, most: int = MAX_LETTERS) -> str:
     def cut(text: str) -> str:
-        return text if len(text) <= most else text[: most - 1] + "…"
+        if _count_letters(text) <= most:
+            return text
+        fitting = max(count for count in range(len(text)) if _count_letters(text[:count]) <= most - 1)
+        return text[:fitting] + "…"
 
     return localize_svg(cut(label) if isinstance(label, str) else {name: cut(text) for name, text in label.items()})
+
+
+def _count_letters(text: str) -> float:
+    """Count the letters of a text by their width."""
+    return sum(WIDE_LETTERS if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text)
 
 
 def _svg(inside: str, width: float, height: float, title: str, kind: str = "chart") -> str:

@@ -100,13 +100,20 @@ def render_answer(results: JsonDict) -> str:
     if gain is None:
         return translate("nothing")
     key = "best" if gain["verdict"] == "holds" else "best_unsure" if gain["mean"] > 0 else "none_pays"
-    label = best["label"]
-    names = tuple(f"<b>{escape(localize(label, language))}</b>" for language in ("en", "ko"))
-    return translate_html(
-        key, best=names, mean=f"<b>{format_points(best['mean']['mean'])}</b>", level=format_level(results),
-        gain=f"<b>{format_points(gain['mean'], sign=key == 'none_pays')}</b>",
+    answer = translate_html(
+        key, best=_render_names(best), mean=f"<b>{format_points(best['mean']['mean'])}</b>",
+        level=format_level(results), gain=f"<b>{format_points(gain['mean'], sign=key == 'none_pays')}</b>",
         low=format_points(gain["low"]), high=format_points(gain["high"]),
     )  # fmt: skip
+    top = rank_rows(results)[0]
+    if top["kind"] not in ("start", "baseline"):
+        return answer
+    mean = f"<b>{format_points(top['mean']['mean'])}</b>"
+    return f"{answer} {translate_html('outdone', name=_render_names(top), mean=mean)}"
+
+
+def _render_names(row: JsonDict) -> tuple[str, ...]:
+    return tuple(f"<b>{escape(localize(row['label'], language))}</b>" for language in ("en", "ko"))
 
 
 def _render_footer(results: JsonDict) -> str:

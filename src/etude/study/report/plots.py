@@ -110,7 +110,7 @@ def _draw_by_labels(results: JsonDict, colours: dict[str, str]) -> list[str]:
         labels = TRANSLATIONS["labels"]
         label = columns[0]["label"]
         name = tuple(f"{localize(label, language)}: {labels[n]}" for n, language in enumerate(("en", "ko")))
-        drawing = charts.draw_chart(series, x, y, (labels[0], labels[1]), title=f"{task} by labels", lines=True)
+        drawing = charts.draw_chart(series, x, y, (labels[0], labels[1]), title=escape(f"{task} by labels"), lines=True)
         caption = f'<span lang="en">{escape(name[0])}</span><span lang="ko">{escape(name[1])}</span>'
         drawings.append(f"<figure><figcaption>{caption}</figcaption>{drawing}</figure>")
     return drawings
@@ -133,7 +133,7 @@ def render_lengths(results: JsonDict, colours: dict[str, str]) -> str:
         words = TRANSLATIONS["source_words"]
         drawing = charts.draw_chart(
             series, charts.linear_axis(x_values, floor=0.0), y, (words[0], words[1]),
-            title=f"{part['column']} by length", lines=True,
+            title=escape(f"{part['column']} by length"), lines=True,
         )  # fmt: skip
         sizes = ", ".join(f"{bucket['low']}-{bucket['high']}: {bucket['examples']}" for bucket in part["buckets"])
         caption = f"{describe_task(results, part['column'])} <small>({sizes})</small>"
