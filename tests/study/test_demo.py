@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from etude.errors import UserError
 from etude.study import demo
 from etude.study.settings import Study
 
@@ -36,4 +37,11 @@ def test_a_machine_without_time_is_told(
     flops = demo.calibrate_flops(study, tmp_path, 4.5, 2, lines.append)
     assert (flops == demo.LEAST_FLOPS) == is_too_slow
     assert any("too slow or too busy" in line for line in lines) == is_too_slow
+    lines.clear()
     assert demo.calibrate_flops(study, tmp_path, 4.5, 2, lines.append) == flops, "a demo that goes on keeps it"
+    assert not lines
+    assert demo.calibrate_flops(study, tmp_path, 20, 2, lines.append) == flops
+    assert "budget for 4.5 minutes. To plan for 20, choose another folder" in lines[0], "not in silence"
+    (tmp_path / demo.BUDGET_FILE).write_text("{", encoding="utf-8")
+    with pytest.raises(UserError, match="Remove it: the machine is then measured again"):
+        demo.calibrate_flops(study, tmp_path, 4.5, 2, lines.append)

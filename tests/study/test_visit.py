@@ -124,6 +124,9 @@ def test_studies_of_one_queue_share_their_cells(report: Report, study: Study, tm
     assert all((own.folder / "cells").resolve() == (out / "cells").resolve() and own.page.is_file() for own in reports)
     with pytest.raises(UserError, match="one name"):
         run_several([study, study], out)
+    with pytest.raises(UserError, match="called 'cells' cannot run with others"):
+        run_several([study, tiny(name="cells")], tmp_path / "never")
+    assert not (tmp_path / "never").exists()
     alone = tmp_path / "alone" / "tiny" / "cells"
     alone.mkdir(parents=True)
     with pytest.raises(UserError, match="ran alone"):

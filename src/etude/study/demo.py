@@ -12,7 +12,12 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import Field
+from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
+
+from etude.settings import read_json
 from etude.stages import report_stage
 from etude.study import planner
 from etude.study.cells import PRETRAININGS
@@ -26,6 +31,14 @@ STARTUP_SECONDS = 15.0  # seconds of every process: loading torch; and of the fi
 LEAST_FLOPS = 1e9  # of a contender: a step or two
 SHARED_SPEED = 0.8  # speed of a core when the others work too
 BUDGET_FILE = "budget.json"
+
+
+class DemoBudget(TypedDict):
+    """What `budget.json` of a demo holds."""
+
+    flops: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    minutes: float
+    workers: int
 
 
 def run_demo(
@@ -50,7 +63,13 @@ def calibrate_flops(
     """Choose the FLOPs per contender such that pre-training and all transfers fit into the minutes."""
     path = folder / BUDGET_FILE
     if path.is_file():
-        return float(json.loads(path.read_text(encoding="utf-8"))["flops"])
+        saved = read_json(path, DemoBudget, "Remove it: the machine is then measured again.")
+        if saved["minutes"] != minutes:
+            on_progress(
+                f"{folder} goes on with its budget for {saved['minutes']:g} minutes. To plan for {minutes:g}, choose "
+                "another folder with -o."
+            )
+        return saved["flops"]
     on_progress("Measuring this machine")
     report_stage("measuring this machine")
     folder.mkdir(parents=True, exist_ok=True)

@@ -177,6 +177,8 @@ def run_several(
     names = [study.name for study in studies]
     if len(set(names)) < len(names):
         raise UserError(f"Two of these studies have one name: {', '.join(names)}. Each needs its own.")
+    if reserved := {"cells", *SHARED} & set(names):
+        raise UserError(f"A study called '{min(reserved)}' cannot run with others: they share a folder of that name.")
     root = Path(out)
     store = CellStore(root / "cells")
     store.folder.mkdir(parents=True, exist_ok=True)
