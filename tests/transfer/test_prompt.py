@@ -267,6 +267,7 @@ def test_a_question_that_is_too_long_keeps_its_end(
     [
         ({"template": "{txt}:"}, "no field {txt}. Did you mean 'text'?"),
         ({"template": "label:"}, "names no field"),
+        ({"columns": {"txt": "review"}}, "has no role 'txt'. Did you mean 'text'?"),
         ({"template": "{text"}, "written twice"),
         ({"template": "{text!r}"}, "write its name alone"),
         ({"separator": ""}, "run into each other"),

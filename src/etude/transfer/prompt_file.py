@@ -40,6 +40,9 @@ class PromptKind(Protocol):
     @property
     def PROMPT(self) -> PromptForm[Any] | None: ...
 
+    @property
+    def COLUMNS(self) -> dict[str, tuple[str, ...]]: ...
+
     def read(self, path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False) -> Examples[Any]:
         """Read all examples of a file."""
 
@@ -76,6 +79,10 @@ class PromptFile(Strict):
             raise ValueError(
                 f"kind: the examples of a {self.kind} task cannot be put in words; fine-tune a model on them"
             )
+        roles = prompt_kind(self.kind).COLUMNS
+        strange = next((role for role in self.columns if role not in roles), None)
+        if strange is not None:
+            raise ValueError(f"columns: the task {self.kind} has no role '{strange}'.{suggest_name(strange, roles)}")
         names = template_fields(self.template)
         fields = self.form.fields
         unknown = [name for name in names if name not in fields]

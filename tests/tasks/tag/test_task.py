@@ -190,6 +190,11 @@ def parts_of_speech() -> Examples[TaggedSentence]:
     return Examples(items, "pos.conllu", ["pos.conllu:1", "pos.conllu:5", "pos.conllu:7"])
 
 
+def test_parts_of_speech_have_no_encoding_of_chunks() -> None:
+    with pytest.raises(UserError, match=r"task\.encoding=iobes writes chunks"):
+        learn(parts_of_speech(), Settings(encoding="iobes"))
+
+
 def test_parts_of_speech_are_scored_by_accuracy(tokenizer: Tokenizer, caplog: Any) -> None:
     data = parts_of_speech()
     model = model_of("both", tokenizer.vocab)
@@ -349,6 +354,17 @@ def test_the_loss_of_parts_adds_up(tokenizer: Tokenizer, head: str) -> None:
     assert task.flops(model, whole) == 3 * forward > 3 * model.flops(whole.layout.lengths)
     moved = whole.to("cpu")
     assert moved.words is not whole.words and moved.words.host is whole.words.host
+
+
+@pytest.mark.parametrize("constraints", [None, "decoding"])
+def test_padding_is_in_no_metric(tokenizer: Tokenizer, constraints: Any) -> None:
+    model, data = model_of("both", tokenizer.vocab), examples()
+    task = made(tokenizer, model, data, constraints=constraints)
+    rows = task.rows(data)
+    batch = task.batch([rows[number] for number in range(len(rows))], Chance(0, 0))
+    plain, padded = (task.metrics(model.eval(), each) for each in (batch, batch.pad([30, 31], 64)))
+    for name, stat in plain.items():
+        assert float(padded[name].mean) == pytest.approx(float(stat.mean), rel=1e-4), name
 
 
 def test_every_parameter_of_the_head_learns(tokenizer: Tokenizer) -> None:

@@ -102,6 +102,8 @@ def learn(examples: Examples[TaggedSentence], settings: Settings) -> dict[str, A
     if not counts:
         raise UserError(f"{examples.source} has no tags to learn. Name the column that holds them.")
     scheme = _scheme(examples, settings)
+    if scheme is None and settings.encoding is not None:
+        raise UserError(f"task.encoding={settings.encoding} writes chunks, and these tags are none: leave it out.")
     names, usual = label_names(counts), "O"
     encoding = None if scheme is None else settings.encoding or scheme
     if encoding is not None:  # all tags of every type: that a type was never seen inside a chunk is chance
@@ -283,10 +285,11 @@ class Tagger(LinearTask[TaggedSentence, TagRow, TagBatch]):
     @torch.no_grad()
     def metrics(self, model: Model, batch: TagBatch) -> dict[str, Stat]:
         assert batch.tags is not None and batch.words is not None
-        scores = self.scores(model, batch)
-        right = (self.head.decode(scores, batch.words)[0] == batch.tags).sum()
-        loss = self.head.loss(scores, batch.tags, batch.words)
-        return {"loss": Stat(loss, batch.counts["loss"], weight=1.0), "accuracy": Stat(right, len(batch.tags))}
+        units = batch.words.total  # without those of padding, which stand behind them
+        scores, tags = self.scores(model, batch)[:units], batch.tags[:units]
+        right = (self.head.decode(scores, batch.words)[0] == tags).sum()
+        loss = self.head.loss(scores, tags, batch.words)
+        return {"loss": Stat(loss, batch.counts["loss"], weight=1.0), "accuracy": Stat(right, units)}
 
     def flops(self, model: Model, batch: TagBatch) -> int:
         assert batch.words is not None
