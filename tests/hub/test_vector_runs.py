@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from etude.errors import UserError
 from etude.hub import vector_runs
 from etude.hub.vector_files import read_vectors, write_vectors
 from etude.hub.vector_runs import export_vectors, import_vectors, open_vectors
@@ -44,3 +45,10 @@ def test_an_export_that_fails_leaves_nothing(glove: Path, tmp_path: Path, monkey
     with pytest.raises(KeyboardInterrupt):
         export_vectors(run, tmp_path / "out.vec")
     assert set(tmp_path.iterdir()) == before
+
+
+def test_a_file_without_words_is_told(tmp_path: Path) -> None:
+    (tmp_path / "none.txt").write_text("<unk> 1 2 3\n")
+    with pytest.raises(UserError, match=r"none\.txt has no words"):
+        import_vectors(tmp_path / "none.txt", tmp_path / "run")
+    assert not (tmp_path / "run").exists()

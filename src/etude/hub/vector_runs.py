@@ -43,6 +43,8 @@ def import_vectors(source: str | Path, out: str | Path, form: VectorFormat | Non
     form = form or detect_format(source)
     fasttext = read_fasttext(source) if form == "fasttext" else None
     vectors = fasttext.vectors() if fasttext else read_vectors(source, form)
+    if not vectors.words:
+        raise UserError(f"{source} has no words. Is it the right file?")
     tokenizer = _make_tokenizer(vectors.words)
     recipe = _make_recipe(vectors, form, source.name, fasttext, tokenizer.vocab)
     model, objective = build_learner(recipe, tokenizer)

@@ -388,3 +388,21 @@ def test_counts_are_read_line_by_line(tmp_path: Path) -> None:
     path.write_bytes("\ufeffseoul\u2028city\tseoul\t3\r\n\n서울\tseoul\t2\n".encode())
     graph = Graph.from_triples([(0, 0, 1)], ["seoul", "korea"], ["in"])
     assert read_counts(path, graph) == [("seoul\u2028city", 0, 3.0), ("서울", 0, 2.0)]
+
+
+def test_a_linker_with_another_description_is_one_message(tmp_path: Path) -> None:
+    TrieLinker.from_graph(Graph.from_triples([(0, 0, 1)], ["seoul", "korea"], ["in"])).save(tmp_path)
+    content = json.loads((tmp_path / "linker.json").read_text())
+    files = {f"../{name}": entry for name, entry in content["files"].items()}
+    changes: list[dict[str, object]] = [
+        {"settings": 3}, {"settings": {"threshold": "high"}}, {"settings": {"other": 1}}, {"files": []},
+        {"files": {}}, {"files": files}, {"graph": None}, {"counts": 7}, {"fingerprint": "x"},
+    ]  # fmt: skip
+    for change in changes:
+        (tmp_path / "linker.json").write_text(json.dumps(content | change))
+        with pytest.raises(UserError):
+            TrieLinker.load(tmp_path)
+    for name in content:
+        (tmp_path / "linker.json").write_text(json.dumps({key: content[key] for key in content if key != name}))
+        with pytest.raises(UserError):
+            TrieLinker.load(tmp_path)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, ValidationError
+from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
 from etude.errors import UserError, suggest_name
 from etude.graph.graph import Graph
@@ -32,7 +33,7 @@ from etude.graph.linking.particles import find_stems
 from etude.graph.linking.surfaces import Surfaces, list_surfaces
 from etude.graph.linking.word_trie import ROOT, WordTrie
 from etude.graph.linking.words import BETWEEN, Words
-from etude.settings import Strict
+from etude.settings import Strict, check_values
 from etude.text.checked_files import FileEntry, check_file, hash_file
 
 FORMAT, VERSION = "etude trie linker", 1
@@ -54,6 +55,16 @@ class Settings(Strict):
     min_letters: int = Field(default=2, ge=1)  # of a surface
     alias_weight: float = Field(default=0.5, gt=0)  # the weight of an alias beside that of a label
     counts: str | None = None  # a .tsv file of surface, entity, and how often the one names the other
+
+
+class LinkerFile(TypedDict):
+    """What `linker.json` holds, beside its format and version."""
+
+    fingerprint: str
+    graph: str
+    counts: str
+    settings: dict[str, object]
+    files: dict[str, FileEntry]
 
 
 class BatchMentions(NamedTuple):
@@ -271,12 +282,16 @@ class TrieLinker:
             raise UserError(f"{folder / LINKER} is damaged: it is not JSON. Make the linker again.") from None
         if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("version") != VERSION:
             raise UserError(f"{folder / LINKER} is not a linker that this version of etude reads. Make it again.")
+        content = check_values(content, LinkerFile, str(folder / LINKER), "Make the linker again.")
+        names = [*WordTrie.names(), *(field.name for field in fields(Candidates))]
+        if sorted(content["files"]) != sorted(f"{name}.npy" for name in names):
+            raise UserError(f"{folder / LINKER} is damaged: it names other files than a linker has. Make it again.")
         arrays = {}
         for name, entry in content["files"].items():
             check_file(folder / name, entry, verify, "linker")
             arrays[name.removesuffix(".npy")] = np.asarray(np.load(folder / name, mmap_mode="r", allow_pickle=False))
         trie = WordTrie(*(arrays.pop(name) for name in WordTrie.names()))
-        settings = Settings(**content["settings"])
+        settings = parse_settings(content["settings"])
         linker = cls(trie, Candidates(**arrays), settings, content["graph"], content["counts"])
         if linker.fingerprint != content["fingerprint"]:
             raise UserError(f"{folder / LINKER} was altered: its fingerprint is another. Make the linker again.")
