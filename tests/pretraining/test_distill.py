@@ -188,6 +188,9 @@ def test_a_resume_wants_the_same_teacher(student: Path, teacher: Path, corpus: P
         (begun / "distill.yaml").write_text(yaml.safe_dump({**kept, "teacher": place}), encoding="utf-8")
         with pytest.raises(UserError, match=message):
             etude.resume(begun, quiet=True)
+    (begun / "distill.yaml").write_text(yaml.safe_dump({"teacher": kept["teacher"]}), encoding="utf-8")
+    with pytest.raises(UserError, match=r"distill\.yaml is damaged: fingerprint"):
+        etude.resume(begun, quiet=True)
 
 
 # --- TinyBERT ---------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import yaml
 from torch import Tensor
+from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
 from etude.errors import UserError
 from etude.hub.run_weights import fingerprint_weights
@@ -31,13 +32,21 @@ from etude.objectives.distill import Distill
 from etude.objectives.distillation.matching import check_layers
 from etude.objectives.distillation.teacher import Teacher
 from etude.objectives.masked import Masked
-from etude.recipes.document import parse
+from etude.recipes.document import parse_file
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
 from etude.runs.run import Run
+from etude.settings import check_values
 from etude.text.corpus.corpus import Corpus
 
 FILE = "distill.yaml"  # of a student's run
+
+
+class TeacherEntry(TypedDict):
+    """The content of that file."""
+
+    teacher: str
+    fingerprint: str
 
 
 # --- the recipe, with a teacher and without -----------------------------------------------------------
@@ -73,7 +82,8 @@ def _read_file(run: Run) -> tuple[Path, str] | None:
     path = run.folder / FILE
     if not path.is_file():
         return None
-    content = parse(path.read_text(encoding="utf-8"), str(path)).values
+    values = parse_file(path, str(path), f"{path} is missing.").values
+    content = check_values(values, TeacherEntry, str(path), "Take it from a copy, or start a new run.")
     return Path(content["teacher"]), content["fingerprint"]
 
 

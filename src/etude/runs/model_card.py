@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 
 from etude.runs.source import describe_source, describe_tokenizer
 
@@ -20,10 +21,11 @@ USE, REPEAT = "## Use it", "## Repeat it"  # headings of the last section: comma
 SIZES = ("layers", "width", "heads", "context", "vocab", "relations", "score")  # of a model, where it has them
 
 
-def describe_hardware() -> str:
-    """Describe the machine, without names of hosts or paths."""
-    if torch.cuda.is_available():
-        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+def describe_hardware(device: str | None = None) -> str:
+    """Describe the machine, without names of hosts or paths; with the `device` of a run, what that run uses of it."""
+    if torch.cuda.is_available() and (device is None or device.startswith("cuda")):
+        count = torch.cuda.device_count() if device is None else dist.get_world_size() if dist.is_initialized() else 1
+        return f"{count} x {torch.cuda.get_device_name(device)}"
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
@@ -49,6 +51,9 @@ def format_model_card(
     shape = ", ".join(f"{name} {model[name]}" for name in SIZES if name in model)
     options = ", ".join(f"{k} {v}" for k, v in objective.items() if v is not None and k not in groups)
     noun = "graph" if recipe.reads_graph else "corpus"
+    if scores and recipe.train.average > 1:
+        scores += "\n\nOf the last step. The weights here are the mean of the last "
+        scores += f"{recipe.train.average} checkpoints, or of all where there were fewer."
     source, unit, tokenizer_row = ("graph", "triples", "") if corpus.tokenizer is None else (
         "text", "tokens", f"| tokenizer | {describe_tokenizer(corpus)} |\n"
     )  # fmt: skip
@@ -71,7 +76,7 @@ def format_model_card(
 | {source} | {describe_source(corpus)}, fingerprint `{fingerprint}` |
 {tokenizer_row}| trained | {trained} |
 {teacher_row}| seed | {recipe.train.seed} |
-| hardware | {describe_hardware()} |
+| hardware | {describe_hardware(recipe.train.device)} |
 | versions | {describe_versions()} |
 | date | {datetime.now(UTC).date().isoformat()} |
 

@@ -32,6 +32,7 @@ from etude.notebook import render_card, render_curve, render_facts
 from etude.recipes.schema import Recipe
 from etude.runs.source import ORIGIN, Source, read_origin, reopen_source, source_files
 from etude.runs.staging import staged_folder
+from etude.settings import read_json
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.pair_tokenizer import open_tokenizers
 from etude.text.tokenizer.special_tokens import Specials
@@ -136,13 +137,17 @@ class Run:
         lines = read_metrics(self.folder / METRICS)
         return [line for line in lines if split is None or line.get("split") == split]
 
+    def _logged(self, split: str) -> list[dict[str, Any]]:
+        """The lines of a split; none of a run that was trained elsewhere and has no log."""
+        return self.metrics(split) if (self.folder / METRICS).is_file() else []
+
     def _repr_html_(self) -> str:
         """The run in a notebook: what it is, where it stands, its loss."""
         return render_card(str(self.folder), render_facts(self.describe()), self.render_loss())
 
     def describe(self) -> list[tuple[str, object]]:
         """Facts of the run by name, for a reader."""
-        recipe, lines, valid = self.recipe, self.metrics("train"), self.metrics("valid")
+        recipe, lines, valid = self.recipe, self._logged("train"), self._logged("valid")
         step = int(lines[-1]["step"]) if lines else 0
         planned = "" if recipe.train.steps is None else f" of {recipe.train.steps:,}"
         scores = {} if not valid else {name: value for name, value in valid[-1].items() if name not in COUNTERS}
@@ -157,7 +162,7 @@ class Run:
 
     def render_loss(self) -> str:
         """The training loss as HTML: a curve of at most 200 points; empty where there is none."""
-        losses = [float(line["loss"]) for line in self.metrics("train") if is_number(line.get("loss"))]
+        losses = [float(line["loss"]) for line in self._logged("train") if is_number(line.get("loss"))]
         return render_curve(losses[:: max(1, len(losses) // 200)], "training loss")
 
     @property
@@ -194,7 +199,7 @@ def refuse_unfinished_search(folder: Path) -> None:
     comparison = folder.parent.parent
     if folder.parent.name == "trials" and (folder / RECIPE).is_file() and not (folder / WEIGHTS).is_file():
         file = comparison / TRIALS
-        if file.is_file() and "chosen" in json.loads(file.read_text(encoding="utf-8")):
+        if file.is_file() and "chosen" in read_json(file, dict[str, Any], "Take it from a copy, or compare again."):
             raise UserError(f"{folder} is a trial whose weights were removed in the end. Use {comparison}, the best.")
 
 

@@ -10,7 +10,6 @@ Training settings that are not given are the model's own defaults (`Model.transf
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from etude.tasks.base import Task, TaskKind
 from etude.tasks.distilled_task import TaskDistillSettings
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import peak
+from etude.train.checkpoint import hash_file
 from etude.train.settings import BUDGETS
 from etude.train.settings import Settings as Train
 
@@ -54,7 +54,7 @@ class ExampleFile:
         file = Path(path)
         if not file.is_file():
             raise UserError(f"There is no file {file}.")
-        return cls(str(file.resolve()), hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest())
+        return cls(str(file.resolve()), hash_file(file))
 
     def check(self) -> Path:
         """Return the path; raise UserError where the file is gone or has changed."""

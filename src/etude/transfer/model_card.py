@@ -59,7 +59,7 @@ def format_model_card(run: Run, recipe: Recipe, plan: Plan, result: TrainResult 
 | examples | {Path(plan.examples.path).name} (`{plan.examples.fingerprint}`) |
 | dev | {dev} |
 {training}
-| hardware | {describe_hardware()} |
+| hardware | {describe_hardware(plan.train.device)} |
 | versions | {describe_versions()} |
 | date | {datetime.now(UTC).date().isoformat()} |
 
