@@ -11,8 +11,10 @@ from etude.pretraining import budget
 from etude.pretraining.setup import resolve_recipe
 from etude.pretraining.trial import Speed
 from etude.recipes.learner import build_learner
+from etude.recipes.schema import Recipe
 from etude.text.corpus.corpus import Corpus
 from etude.text.prepare.prepare import prepare
+from etude.train.parallel import Ranks
 from etude.world import World
 
 SMALL: dict[str, Any] = {
@@ -38,7 +40,7 @@ def steps(corpus: Corpus, **limits: float) -> int | None:
     changes = SMALL | {f"train.{name}": value for name, value in limits.items()}
     recipe = resolve_recipe("gpt2-toy", corpus, changes)
     _, objective = build_learner(recipe, corpus.tokenizer)
-    return budget.fix_budget(recipe, corpus, objective, torch.device("cpu")).train.steps
+    return budget.fix_budget(recipe, corpus, objective, torch.device("cpu"), Ranks()).train.steps
 
 
 def test_what_is_counted_needs_no_trial(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,3 +61,26 @@ def test_what_is_not_counted_is_tried(corpus: Corpus, monkeypatch: pytest.Monkey
     monkeypatch.setattr(budget, "measure_speed", lambda *_: speed)
     assert steps(corpus, flops=5e4 * 2560) == 10
     assert steps(corpus, minutes=1) == 60_000 // 256
+
+
+def test_minutes_are_those_of_all_ranks(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four ranks take a step four times as fast as one, and each holds a quarter of it."""
+    tried: list[int] = []
+
+    def measure(recipe: Recipe, *_: object) -> Speed:
+        tried.append(recipe.train.batch_tokens)
+        return Speed(1000.0, 0.256, 5e4, 32, 100, 6.0, 0.1, 0.0)
+
+    class FourRanks(Ranks):
+        def sum(self, values: dict[str, float]) -> dict[str, float]:
+            return {name: 4 * value for name, value in values.items()}
+
+    monkeypatch.setattr(budget, "measure_speed", measure)
+    recipe = resolve_recipe("gpt2-toy", corpus, SMALL | {"train.minutes": 1})
+    _, objective = build_learner(recipe, corpus.tokenizer)
+    found = [
+        budget.fix_budget(recipe, corpus, objective, torch.device("cpu"), ranks).train
+        for ranks in (Ranks(), FourRanks(size=4))
+    ]
+    assert [train.steps for train in found] == [60_000 // 256, 4 * 60_000 // 256]
+    assert tried == [256, 64] and [train.batch_tokens for train in found] == [256, 256]

@@ -132,7 +132,7 @@ def start_run(
     device = resolve_device(recipe.train.device)
     with connect(device.type == "cuda", alone=recipe.train.parallel in ("fsdp", "hybrid")) as ranks:
         (learner, files), deferred = build_or_defer(build, lambda built: built[0], recipe.train, ranks, is_deferrable)
-        recipe = fix_budget(recipe, corpus, learner[1], device)
+        recipe = fix_budget(recipe, corpus, learner[1], device, ranks)
         run = _create(Path(out), recipe, corpus, files, ranks)
         with discard_untrained(run, ranks), lock_run(run, ranks):
             return _train(run, corpus, learner, deferred, device, ranks, quiet, deadline, shorten)
