@@ -129,7 +129,7 @@ def test_the_report_of_a_study() -> None:
         {"claim": "other", "verdict": "not tested", "untested": "missing"},
     ]
     rows = [row("low", 0.2), row(ATTACK, 0.5)]
-    results = {"title": ATTACK, "rows": rows, "columns": [], "claims": claims, "cells": []}
+    results = {"title": ATTACK, "rows": rows, "columns": [], "claims": claims, "cells": [], "rule": {"interval": 0.95}}
     html = Report(Path("folder"), results)._repr_html_()
     check(html, ATTACK, "+10.0", "not tested: not all of its cells are done")
     assert html.index("50.0") < html.index("20.0"), "best first"
