@@ -112,6 +112,23 @@ def test_it_equals_a_plain_reading_of_the_files(released: Path, tmp_path: Path) 
         torch.testing.assert_close(logits, reference.alignment_logits(expected[-1][0], table), atol=1e-4, rtol=1e-4)
 
 
+def test_old_names_of_norms_are_read(released: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "old"
+    folder.mkdir()
+    for file in released.iterdir():
+        if file.name != "checksums.json":
+            (folder / file.name).write_bytes(file.read_bytes())
+    tensors = torch.load(released / "pytorch_model.bin", weights_only=True)
+    old = {}
+    for name, tensor in tensors.items():
+        module, _, kind = name.rpartition(".")
+        is_norm = module.endswith(("LayerNorm", "LayerNorm_ent"))
+        old[f"{module}.{ {'weight': 'gamma', 'bias': 'beta'}[kind] }" if is_norm else name] = tensor
+    torch.save(old, folder / "pytorch_model.bin")
+    ours, theirs = (ernie_files.read_release(place).tensors for place in (folder, released))
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
 def test_without_vectors_it_is_told(released: Path, tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.mkdir()

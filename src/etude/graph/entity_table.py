@@ -21,6 +21,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -210,7 +211,7 @@ def _read_text(path: Path) -> tuple[list[str], np.ndarray]:
         promised, width = int(fields[0]), int(fields[1])
     else:
         width = len(first.rpartition(b"\t")[2].split()) if b"\t" in first else len(fields) - 1
-        lines = iter([(number, first), *lines])
+        lines = chain([(number, first)], lines)
     if width < 1:
         raise UserError(f"{path}:{number}: this is no file of entity vectors: a name and numbers behind it are wanted.")
     names: list[str] = []

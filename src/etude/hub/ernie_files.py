@@ -90,8 +90,11 @@ def read_release(folder: Path) -> Release:
     settings = settings.model_copy(update={"pooler": "pooler" in parts})
     recipe = _make_recipe(folder.resolve().name, settings, "sentence" in parts, tokenizer)
     shapes = compute_shapes(recipe, tokenizer.special)
-    tensors = {name: tensor for name, tensor in tensors.items() if name not in unused_names(settings)}
-    own = mapping.to_own_names(make_table(settings), settings, tensors, shapes, str(folder))
+    rules, unused = make_table(settings), set(unused_names(settings))
+    for old, now in rules.old_suffixes.items():  # files of the first years call a weight gamma
+        unused |= {name.removesuffix(now) + old for name in unused if name.endswith(now)}
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in unused}
+    own = mapping.to_own_names(rules, settings, tensors, shapes, str(folder))
     own[TABLE] = torch.zeros(shapes[TABLE])
     if table is not None:
         own[TABLE][1:] = torch.from_numpy(table.vectors)
@@ -188,7 +191,8 @@ def write_release(
 
 def _write_vectors(names: Sequence[str], vectors: np.ndarray, folder: Path) -> None:
     """OpenKE's two files: a line of numbers an entity, and its name with the number of that line."""
-    lines = ("\t".join(map(str, vector)) for vector in vectors.astype(np.float32))
-    checkpoint.write_text(folder / VECTORS, "".join(f"{line}\n" for line in lines))
+    with explain_write_failure(folder / VECTORS), open(folder / VECTORS, "w", encoding="utf-8", newline="\n") as file:
+        for vector in vectors.astype(np.float32):  # line by line: as text, millions of entities fill the memory
+            file.write("\t".join(map(str, vector)) + "\n")
     ids = "".join(f"{name}\t{number}\n" for number, name in enumerate(names))
     checkpoint.write_text(folder / "entity2id.txt", f"{len(names)}\n{ids}")
