@@ -9,9 +9,8 @@ import torch
 
 from etude.pretraining import budget
 from etude.pretraining.setup import resolve_recipe
-from etude.pretraining.trial import Speed
+from etude.pretraining.trial import Speed, measure_speed
 from etude.recipes.learner import build_learner
-from etude.recipes.schema import Recipe
 from etude.text.corpus.corpus import Corpus
 from etude.text.prepare.prepare import prepare
 from etude.train.parallel import Ranks
@@ -46,7 +45,7 @@ def steps(corpus: Corpus, **limits: float) -> int | None:
 def test_what_is_counted_needs_no_trial(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial compiles on a GPU: a minute before the run, for nothing."""
 
-    def counting(*_: object) -> None:
+    def counting(*_: object, **__: object) -> None:
         raise AssertionError("a trial was run")
 
     monkeypatch.setattr(budget, "measure_speed", counting)
@@ -58,29 +57,23 @@ def test_what_is_counted_needs_no_trial(corpus: Corpus, monkeypatch: pytest.Monk
 
 def test_what_is_not_counted_is_tried(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     speed = Speed(1000.0, 0.256, 5e4, 32, 100, 6.0, 0.1, 0.0)
-    monkeypatch.setattr(budget, "measure_speed", lambda *_: speed)
+    monkeypatch.setattr(budget, "measure_speed", lambda *_, **__: speed)
     assert steps(corpus, flops=5e4 * 2560) == 10
     assert steps(corpus, minutes=1) == 60_000 // 256
 
 
-def test_minutes_are_those_of_all_ranks(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four ranks take a step four times as fast as one, and each holds a quarter of it."""
-    tried: list[int] = []
+def test_a_trial_is_one_of_all_ranks(corpus: Corpus) -> None:
+    """Each takes its share of a step, and as many steps as the first that has had enough."""
+    asked: list[bool] = []
 
-    def measure(recipe: Recipe, *_: object) -> Speed:
-        tried.append(recipe.train.batch_tokens)
-        return Speed(1000.0, 0.256, 5e4, 32, 100, 6.0, 0.1, 0.0)
-
-    class FourRanks(Ranks):
+    class OneOfTwo(Ranks):
         def sum(self, values: dict[str, float]) -> dict[str, float]:
-            return {name: 4 * value for name, value in values.items()}
+            if "flag" in values:
+                asked.append(bool(values["flag"]))
+                return {"flag": 1.0}  # the other has had enough
+            return {name: 2 * value for name, value in values.items()}
 
-    monkeypatch.setattr(budget, "measure_speed", measure)
     recipe = resolve_recipe("gpt2-toy", corpus, SMALL | {"train.minutes": 1})
-    _, objective = build_learner(recipe, corpus.tokenizer)
-    found = [
-        budget.fix_budget(recipe, corpus, objective, torch.device("cpu"), ranks).train
-        for ranks in (Ranks(), FourRanks(size=4))
-    ]
-    assert [train.steps for train in found] == [60_000 // 256, 4 * 60_000 // 256]
-    assert tried == [256, 64] and [train.batch_tokens for train in found] == [256, 256]
+    speed = measure_speed(recipe, corpus, torch.device("cpu"), seconds=60.0, ranks=OneOfTwo())
+    assert asked == [False]
+    assert speed.tokens_per_second * speed.seconds_per_step == pytest.approx(2 * 256)  # of both ranks

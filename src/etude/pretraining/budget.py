@@ -18,8 +18,7 @@ def fix_budget(
 ) -> Recipe:
     """Turn the budget (tokens, epochs, FLOPs, minutes) into a number of steps, stored with the run.
 
-    Tokens and epochs are counted; FLOPs and minutes are measured by a short trial: of several ranks each tries its own
-    share of a step at the same time, and their speeds are added up. What they send is not in it.
+    Tokens and epochs are counted; FLOPs and minutes are measured by a short trial of all ranks together.
     """
     settings = recipe.train
     if settings.steps is not None:
@@ -29,23 +28,12 @@ def fix_budget(
         steps = schedule.total_steps(settings, rows.row_tokens, epoch_rows=len(rows))
     else:
         check_held_out(recipe, corpus, objective)
-        speed = measure_speed(_take_share(recipe, objective.row_tokens, ranks.size), corpus, device)
+        speed = measure_speed(recipe, corpus, device, ranks=ranks)
         steps = schedule.total_steps(
             settings,
             speed.row_tokens,
             speed.flops_per_token,
-            tokens_per_second=ranks.sum({"speed": speed.tokens_per_second})["speed"],
+            tokens_per_second=speed.tokens_per_second,
             epoch_rows=speed.epoch_rows,
         )
     return recipe.with_settings({"train.steps": steps})
-
-
-def _take_share(recipe: Recipe, row_tokens: int | None, ranks: int) -> Recipe:
-    """Return the recipe with the steps of one of so many ranks."""
-    settings = recipe.train
-    if ranks == 1:
-        return recipe
-    changes: dict[str, object] = {"train.batch_tokens": max(row_tokens or 1, settings.batch_tokens // ranks)}
-    if settings.batch_examples is not None:
-        changes["train.batch_examples"] = max(1, settings.batch_examples // ranks)
-    return recipe.with_settings(changes | {"train.batch_ramp": None})

@@ -18,6 +18,7 @@ from etude.stages import report_stage
 from etude.train import recorded_step
 from etude.train.device import synchronize
 from etude.train.loop import Loop
+from etude.train.parallel import Ranks
 
 # Steps after the first before a compiled loop runs at speed: a step is recorded after some ordinary ones; where that is
 # impossible the models are compiled anew for graphs of their own, which are recorded at the second and third step
@@ -49,13 +50,16 @@ def shorten_steps(recipe: Recipe, device: torch.device, row_tokens: int | None) 
     return recipe.with_settings(changes)
 
 
-def measure_speed(recipe: Recipe, corpus: Source, device: torch.device, seconds: float = SECONDS) -> Speed:
-    """Take real steps on a throw-away learner: what the run will cost, measured."""
+def measure_speed(
+    recipe: Recipe, corpus: Source, device: torch.device, seconds: float = SECONDS, ranks: Ranks | None = None
+) -> Speed:
+    """Take real steps on a throw-away learner: what the run will cost, measured; of several ranks, by all together."""
+    ranks = ranks or Ranks()
     report_stage(f"measuring {recipe.name}: a few steps")
     model, objective = build_learner(recipe, corpus.tokenizer)
     rows = build_rows(recipe, corpus, objective)
     with tempfile.TemporaryDirectory() as folder:
-        loop = Loop(Path(folder), model, objective, rows, recipe.train, total=10**9, device=device)
+        loop = Loop(Path(folder), model, objective, rows, recipe.train, total=10**9, device=device, ranks=ranks)
         with contextlib.closing(loop.loader.steps(0, 10**9)) as steps:
             start = time.perf_counter()
             loop.advance(next(steps))
@@ -65,7 +69,8 @@ def measure_speed(recipe: Recipe, corpus: Source, device: torch.device, seconds:
             synchronize(device)
             startup = time.perf_counter() - start
             start, tokens, flops, count, waited = time.perf_counter(), loop.state.tokens, loop.state.flops, 0, 0.0
-            while count < 2 or (time.perf_counter() - start < seconds and count < 50):
+            # all take as many steps, as they wait for each other in each
+            while count < 2 or not ranks.any(time.perf_counter() - start >= seconds or count >= 50):
                 wait_start = time.perf_counter()
                 step = next(steps)
                 waited += time.perf_counter() - wait_start
