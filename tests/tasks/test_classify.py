@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from etude.errors import UserError
 from etude.models import recurrent, static, transformer
 from etude.objectives.base import Stat
 from etude.tasks import base, relation
+from etude.tasks.bootstrap import bootstrap_counts
 from etude.tasks.classify import Classify, LabelledText, Settings, build
 from etude.tasks.data.examples import Examples
 from etude.text.tokenizer.special_tokens import Specials
@@ -243,6 +245,19 @@ def test_scores_have_intervals(tokenizer: Tokenizer) -> None:
     assert scores["accuracy"].high > scores["accuracy"].low
     bare = task.evaluate(model, examples(), intervals=False)
     assert bare["mcc"].value == scores["mcc"].value == bare["mcc"].low == bare["mcc"].high
+
+
+def test_intervals_of_many_labels_take_the_memory_of_one_table() -> None:
+    counts = np.eye(100, dtype=np.int64) * 3 + 1
+    tracemalloc.start()
+    score = bootstrap_counts(counts, lambda table: float(np.trace(table) / table.sum()))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5e6 and score.low < score.value < score.high
+    cells, draw = counts[:3, :3], np.random.default_rng(0)
+    tables = draw.multinomial(cells.sum(), cells.ravel() / cells.sum(), size=1000).reshape(-1, 3, 3)
+    few = bootstrap_counts(cells, lambda table: float(np.trace(table)))
+    assert (few.low, few.high) == tuple(np.percentile([np.trace(table) for table in tables], [2.5, 97.5]))
 
 
 def test_the_auxiliary_loss_is_that_of_a_language_model(tokenizer: Tokenizer) -> None:

@@ -172,6 +172,19 @@ def test_by_a_setting_of_finetune(base: Bases, reviews: tuple[Path, Path], tmp_p
     assert plan.transfer.layers == [1, 2] and plan.transfer.combine == "concat" and plan.settings.pooling == "max"
 
 
+def test_equal_texts_are_held_out_together(base: Bases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, solve, seen = write_examples(tmp_path / "train.jsonl", "classify", 20), probe_module.choose_and_fit, []
+    file.write_text(file.read_text(encoding="utf-8") * 2, encoding="utf-8")
+
+    def spied(features: Any, targets: Any, outputs: int, seed: int, groups: np.ndarray) -> Any:
+        seen.append(groups)
+        return solve(features, targets, outputs, seed, groups)
+
+    monkeypatch.setattr(probe_module, "choose_and_fit", spied)
+    finetune(base("static"), "classify", file, tmp_path / "run", overrides={"transfer.probe": True})
+    assert seen[0].tolist()[:20] == seen[0].tolist()[20:]
+
+
 def test_what_a_probe_cannot_do(base: Bases, reviews: tuple[Path, Path], tmp_path: Path) -> None:
     assert [kind for kind in (*KINDS, "entity_typing") if not supports(kind)] == ["entity_typing"]
     for overrides, words in (

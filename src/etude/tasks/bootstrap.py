@@ -55,9 +55,10 @@ def bootstrap_counts(counts: np.ndarray, statistic: Callable[[np.ndarray], float
     total, value = int(counts.sum()), float(statistic(counts))
     if not intervals or total < 2:
         return Score(value, value, value, total)
-    draw = np.random.default_rng(0)
-    resamples = draw.multinomial(total, counts.ravel() / total, size=ROUNDS)
-    low, high = np.percentile([statistic(resample.reshape(counts.shape)) for resample in resamples], [2.5, 97.5])
+    draw, shares = np.random.default_rng(0), counts.ravel() / total
+    # one at a time: a thousand labels are a million cells
+    values = [statistic(draw.multinomial(total, shares).reshape(counts.shape)) for _ in range(ROUNDS)]
+    low, high = np.percentile(values, [2.5, 97.5])
     return Score(value, float(low), float(high), total)
 
 
