@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from etude.errors import UserError
 from etude.study.label_splits import prepare_labels, split_files
 from etude.study.sections import Task
 from etude.study.text_source import TextSource
@@ -46,3 +47,12 @@ def test_a_part_of_a_sorted_file_has_all_its_classes(tmp_path: Path) -> None:
         part = split_files(task, None)["test"]
         assert len(part) == 100 and 30 <= sum(record["label"] == "a" for record in part) <= 70
         assert name == "sorted" or part == shuffled[:100], "a file in any order is read from its start"
+
+
+@pytest.mark.parametrize("own", [{"seed": 1}, {"valid": 0.01}])
+def test_nobody_learns_from_what_tasks_are_made_from(own: dict[str, float], tmp_path: Path) -> None:
+    task = {"kind": "classify", "made": "next", "labels": 4}
+    changes = {"text": {"files": ["books.txt"], "valid": 0.1}, "contenders.bert.text": own, "tasks": {"next": task}}
+    study = tiny(claims=[], **changes)
+    with pytest.raises(UserError, match=r"contenders\.bert\.text: .* documents that tasks are made from"):
+        prepare_labels(study, "next", TextSource(study.text, tmp_path), "word:100")

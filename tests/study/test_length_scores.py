@@ -90,6 +90,7 @@ def test_a_study_of_pairs_draws_scores_by_length(tmp_path: Path) -> None:
     assert set(lengths["rows"]) == {"vector", "attention", "no pre-training"}
     assert sum(bucket["examples"] for bucket in lengths["buckets"]) == 40
     assert all(len(scores) == len(lengths["buckets"]) for scores in lengths["rows"].values())
+    assert results["columns"][0]["learnt_from"] == 0
     cells = [cell for cell in results["cells"] if cell["kind"] == "direct"]
     assert len(cells) == 3 and all(cell["commands"][0].startswith("etude evaluate cells/") for cell in cells)
     assert "By length" in render_page(results) and "words of the source" in render_page(results)

@@ -61,16 +61,25 @@ def write_altered(source: Path, target: Path, changes: Alterations) -> None:
     partial.rename(target)
 
 
+def is_drawn(purpose: str, number: int, share: float) -> bool:
+    """Whether a document is among a share of all, by a hash of its number; steps of 0.001 are those of the first 1000.
+
+    The rest of the hash tells smaller shares apart: of a large corpus, a thousandth may be what is asked for.
+    """
+    draw = fold(purpose, number)
+    return draw % 1_000 + draw // 1_000 % 1_000_000 / 1_000_000 < 1_000 * share
+
+
 def _write_split(corpus: Corpus, folder: Path, changes: Alterations, pairs: dict[int, int]) -> SplitEntry:
     vocab = corpus.tokenizer.largest_vocab
     writer = SplitWriter(
         folder, vocab, choose_id_dtype(vocab), surfaces=corpus.tokenizer.word_level, entities=corpus.graph is not None
     )
     for number in range(len(corpus.documents)):
-        if fold("share", number) % 1000 >= 1000 * changes.share:
+        if not is_drawn("share", number, changes.share):
             continue
         document = _read_document(corpus, number)
-        if fold("noise", number) % 1000 < 1000 * changes.noise:
+        if is_drawn("noise", number, changes.noise):
             document = _shuffle_words(document, number)
         document.tokens = _merge_words(document.tokens, document.words, pairs)
         # bytes are not counted by document: estimated from the document's share of the tokens

@@ -165,6 +165,7 @@ def _from_world(study: Study, task: Task) -> dict[str, list[Record]]:
 
 def _from_text(study: Study, task: Task, source: TextSource, tokenizer: str) -> dict[str, list[Record]]:
     assert task.made is not None
+    _refuse_other_splits(study)
     sizes = [task.dev_size or DEV_SIZE, task.test_size or TEST_SIZE, POOL_FACTOR * _max_labels(task)]
     if source.text.world is None:
         sizes[2] = _max_labels(task)  # held-out text is dear
@@ -180,6 +181,19 @@ def _from_text(study: Study, task: Task, source: TextSource, tokenizer: str) -> 
     else:
         records = list(make_sentence_pairs(source.unseen_documents(tokenizer), task.made, sum(sizes)))
     return {"dev": records[: sizes[0]], "test": records[sizes[0] : sizes[0] + sizes[1]], "train": records[-sizes[2] :]}
+
+
+def _refuse_other_splits(study: Study) -> None:
+    """Raise UserError where a contender would learn from documents that the study's text holds out for its tasks."""
+    for name, contender in study.contenders.items():
+        own, common = contender.text, study.text
+        if own is None or own.files is None or own.files != common.files:
+            continue
+        if own.seed != common.seed or own.valid < common.valid:
+            raise UserError(
+                f"contenders.{name}.text: with its own seed, or a smaller share held out (valid), it would learn from "
+                "documents that tasks are made from. Leave out seed and valid: they are the study's."
+            )
 
 
 def _drop_repeated(records: Iterable[Record]) -> Iterator[Record]:

@@ -97,7 +97,7 @@ def _describe_column(outcomes: StudyOutcomes, column: Column) -> dict[str, Any]:
     return {
         "name": column.name, "task": column.task, "labels": column.labels, "kind": task.kind,
         "label": task.label or column.task, "score": done.get("score", ""), "examples": done.get("examples", 0),
-        "learnt_from": column.labels or len(plan.files[column.task].pool),
+        "learnt_from": 0 if task.direct else column.labels or len(plan.files[column.task].pool),
         "tested": leaves_majority(outcomes, column.name),
     }  # fmt: skip
 

@@ -18,7 +18,7 @@ import numpy as np
 from etude.chance import Permutation, fold
 from etude.errors import UserError
 from etude.study import cell_code
-from etude.study.altered_corpus import Alterations, choose_pseudo_words, label_senses, write_altered
+from etude.study.altered_corpus import Alterations, choose_pseudo_words, is_drawn, label_senses, write_altered
 from etude.study.sections import Text
 from etude.text.checked_files import MANIFEST
 from etude.text.corpus.corpus import Corpus
@@ -230,7 +230,7 @@ def world_pairs(seed: int, megabytes: float) -> Iterator[tuple[str, str]]:
 
 def _shuffle_words(text: str, number: int, share: float) -> str:
     """Shuffle the words of a share of the documents, chosen by their number."""
-    if fold("noise", number) % 1000 >= 1000 * share:
+    if not is_drawn("noise", number, share):
         return text
     words = text.split(" ")
     return " ".join(words[place] for place in Permutation(len(words), fold("words", number))(np.arange(len(words))))
