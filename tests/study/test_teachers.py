@@ -10,6 +10,7 @@ import pytest
 from etude.errors import UserError
 from etude.recipes.document import parse
 from etude.study import planner
+from etude.study.budget import Machine
 from etude.study.cells import CellStore
 from etude.study.claim_scope import base_cells, claim_cells
 from etude.study.plan import Plan
@@ -133,3 +134,28 @@ def test_trials_of_a_student_wait_for_those_of_its_teacher(tmp_path: Path) -> No
     assert teacher.key not in plan.bases.values()  # no seed of the study taught in a trial
     rate = plan.tunings["bert"].chosen["train.lr"]
     assert f"lr: {rate:g}\n" in teacher.arguments["recipe"]
+
+
+def test_word_vectors_have_the_clock_of_what_the_others_really_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A contender may spend what two others spend, and a student reads with its teacher: that is the others' time."""
+    monkeypatch.setattr(Machine, "tokens_per_second", lambda self, recipe, corpus: 1e4)
+    document = parse(TEACHERS, "teachers.yaml")
+    common = document.values.pop("set")
+    for contender in document.values["contenders"].values():
+        contender["set"] = {**common, **contender["set"]}
+    words = {"recipe": "skipgram-toy", "set": {"model.width": 16}}
+    late = {"recipe": "distilbert", "flops_of": ["words"], "set": {**common, "model.layers": 1}}
+    document.values["contenders"] |= {"words": words}
+    study = Study.from_document(document)
+    rows = {row.name: row for row in planner.make_plan(study, tmp_path / "study", device="cpu").rows}
+    bert, alone, student = (rows[name] for name in ("bert", "alone", "student"))
+    assert bert.length and alone.length and student.length and bert.draft and student.draft
+    slower = student.draft.cost.flops_per_token / bert.draft.cost.flops_per_token
+    tokens = (bert.length.tokens + alone.length.tokens + slower * student.length.tokens) / 3
+    length = rows["words"].length
+    assert length is not None and length.by_clock and length.tokens == pytest.approx(tokens, rel=0.2)
+    document.values["contenders"] |= {"late": late}
+    late_row = planner.make_plan(Study.from_document(document), tmp_path / "late", device="cpu").rows
+    assert next(row for row in late_row if row.name == "late").length is not None, "and nobody waits for ever"

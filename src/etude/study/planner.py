@@ -190,10 +190,25 @@ def _make_row(plan: Plan, draft: Draft, drafts: list[Draft], amount: float, has_
 
 
 def _gradient_seconds(plan: Plan, drafts: list[Draft], amount: float) -> list[float]:
-    """Estimate the seconds of each contender that learns by gradients."""
+    """Estimate the seconds of each contender that learns by gradients, as long as it trains in the study."""
     seconds = []
     for draft in drafts:
-        if not draft.cost.updates_itself:
+        if draft.cost.updates_itself:
+            continue
+        if _goes_by_clock(plan, draft, drafts):  # it waits for what these seconds decide: as long as the others
             length = compute_length(draft.recipe, draft.cost, plan.study.budget.kind, amount, plan.study.epochs, None)
-            seconds.append(length.tokens / plan.machine.tokens_per_second(draft.recipe, draft.corpus))
+        else:
+            planned = _make_row(plan, draft, drafts, amount, has_curve=False).length
+            assert planned is not None
+            length = planned
+        timed = draft.teacher or draft  # a trial knows no teacher: a student has its teacher's speed in FLOPs
+        speed = plan.machine.tokens_per_second(timed.recipe, timed.corpus)
+        seconds.append(length.tokens * (draft.cost.flops_per_token / timed.cost.flops_per_token) / speed)
     return seconds
+
+
+def _goes_by_clock(plan: Plan, draft: Draft, drafts: list[Draft]) -> bool:
+    """Whether the length of a contender follows from that of word vectors, by `flops_of`, directly or not."""
+    names = plan.study.contenders[draft.entry.contender].flops_of
+    rivals = [other for other in drafts if other.entry.name in names]
+    return any(rival.cost.updates_itself or _goes_by_clock(plan, rival, drafts) for rival in rivals)
