@@ -217,7 +217,8 @@ def _try_endpoints(model: LoadedModel, tuned: TaskModel | None) -> dict[str, End
     @cache
     def vectors() -> WordVectors:
         static = require(model.model, Static, "This model has no word vectors.")
-        return WordVectors.from_model(static, list_token_strings(model.tokenizer))
+        tokenizer = model.tokenizer
+        return WordVectors.from_model(static, list_token_strings(tokenizer), tokenizer.special.unknown)
 
     candidates: dict[str, Callable[[], Endpoint[Any] | None]] = {
         "fill": fill,
