@@ -369,7 +369,7 @@ def test_generate_and_perplexity_on_the_command_line(tmp_path: Path, capsys: pyt
     assert code == 0 and f"perplexity {result.perplexity:.4g} a token" in out and "64 tokens, 8 apart" in out
     assert f"{result.bits_per_byte:.4f} bits a byte" in out
     (tmp_path / "bad.txt").write_bytes(b"the \xff cat")
-    for file, word in ((tmp_path / "none.txt", "There is no file"), (tmp_path / "bad.txt", "byte 4 cannot be read")):
+    for file, word in ((tmp_path / "none.txt", "There is no file"), (tmp_path / "bad.txt", "line 1, is not UTF-8")):
         code, _, error = etude_says(capsys, "perplexity", run, str(file))
         assert code == 2 and word in error.replace("\n", " ")
 

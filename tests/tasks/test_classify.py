@@ -15,7 +15,7 @@ from etude.chance import Chance
 from etude.errors import UserError
 from etude.models import recurrent, static, transformer
 from etude.objectives.base import Stat
-from etude.tasks import base, relation
+from etude.tasks import base, bootstrap, relation
 from etude.tasks.bootstrap import bootstrap_counts
 from etude.tasks.classify import Classify, LabelledText, Settings, build
 from etude.tasks.data.examples import Examples
@@ -255,7 +255,7 @@ def test_intervals_of_many_labels_take_the_memory_of_one_table() -> None:
     tracemalloc.stop()
     assert peak < 5e6 and score.low < score.value < score.high
     cells, draw = counts[:3, :3], np.random.default_rng(0)
-    tables = draw.multinomial(cells.sum(), cells.ravel() / cells.sum(), size=1000).reshape(-1, 3, 3)
+    tables = draw.multinomial(cells.sum(), cells.ravel() / cells.sum(), size=bootstrap.ROUNDS).reshape(-1, 3, 3)
     few = bootstrap_counts(cells, lambda table: float(np.trace(table)))
     assert (few.low, few.high) == tuple(np.percentile([np.trace(table) for table in tables], [2.5, 97.5]))
 
