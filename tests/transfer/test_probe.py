@@ -182,7 +182,7 @@ def test_equal_texts_are_held_out_together(base: Bases, tmp_path: Path, monkeypa
 
     monkeypatch.setattr(probe_module, "choose_and_fit", spied)
     finetune(base("static"), "classify", file, tmp_path / "run", overrides={"transfer.probe": True})
-    assert seen[0].tolist()[:20] == seen[0].tolist()[20:]
+    assert seen[0].tolist() == [*range(20), *range(20)]  # numbers, not hashes: folds are dealt out by their order
 
 
 def test_what_a_probe_cannot_do(base: Bases, reviews: tuple[Path, Path], tmp_path: Path) -> None:

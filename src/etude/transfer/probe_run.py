@@ -38,7 +38,8 @@ def solve_probe(
     warn_bad(examples)
     features = probe.features(examples)
     # a text that stands twice must not be held out from itself where the penalty is chosen
-    groups = [hash(features.rows[number].tokens.tobytes()) for number in range(len(examples))]
+    numbers: dict[bytes, int] = {}
+    groups = [numbers.setdefault(features.rows[row].tokens.tobytes(), len(numbers)) for row in range(len(examples))]
     head = probe.fit(features, range(len(examples)), train_settings.seed, groups)
     return probe.write(
         head, out, train, dev=dev, columns=column_names, skip_bad=skip_bad, seed=train_settings.seed
