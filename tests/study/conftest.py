@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,17 @@ from etude.tasks import bootstrap
 from tests.study.tiny_study import tiny
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _short_trials() -> None:
+def shorten(patch: pytest.MonkeyPatch) -> None:
     """Speeds are only estimates here."""
-    budget.TRIAL_SECONDS = 0.05
-    bootstrap.ROUNDS = 20  # of the interval on dev, which a study does not look at
+    patch.setattr(budget, "TRIAL_SECONDS", 0.05)
+    patch.setattr(bootstrap, "ROUNDS", 20)  # of the interval on dev, which a study does not look at
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _short_trials() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -28,4 +35,6 @@ def study() -> Study:
 @pytest.fixture(scope="session")
 def report(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Report:
     """The tiny study, run once a test process."""
-    return run(study, Path(tmp_path_factory.mktemp("study")) / "tiny")
+    with pytest.MonkeyPatch.context() as patch:  # it is older than the fixture of the package
+        shorten(patch)
+        return run(study, Path(tmp_path_factory.mktemp("study")) / "tiny")
