@@ -131,10 +131,10 @@ class Call(Generic[Result]):
         parameters = inspect.signature(self.command.verb).parameters
         return [name for name, value in self.options.items() if value and value != parameters[name].default]
 
-    def refuse_options(self, kept: Collection[str], reason: str) -> None:
-        """Raise UserError at an option that was given and is none of those `kept`: it would be ignored."""
+    def refuse_options(self, allowed: Collection[str], reason: str) -> None:
+        """Raise UserError at an option that was given and is none of those `allowed`: it would be ignored."""
         for name in self.given:
-            if name not in kept:
+            if name not in allowed:
                 raise UserError(f"{long_flag(name)} {reason}")
 
     @functools.cached_property

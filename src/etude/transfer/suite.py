@@ -122,8 +122,8 @@ def _check_request(out: Path, request: SuiteRequest) -> None:
         checkpoint.write_text(path, json.dumps(request, indent=1, ensure_ascii=False))
         return
     stored: dict[str, Any] = {**read_json(path, SuiteRequest, "Name another folder with -o.")}
-    asked: dict[str, Any] = json.loads(json.dumps(request))
-    for key, value in asked.items():
+    requested: dict[str, Any] = json.loads(json.dumps(request))
+    for key, value in requested.items():
         if stored[key] != value:
             raise UserError(
                 f"{out} holds a suite of another request: {key} was {stored[key]}, and is {value}. "
