@@ -11,6 +11,8 @@ import pytest
 import etude
 from etude.baselines.registry import fit
 from etude.errors import UserError
+from etude.inference.abstention import FILE as ABSTENTION
+from etude.inference.abstention import Abstention
 from etude.serve.app import Service
 from etude.serve.limits import Limits
 from etude.serve.served_model import ServedModel
@@ -70,6 +72,30 @@ def test_predictions_of_a_file_and_of_other_columns(folder: Path, tmp_path: Path
     lines = tmp_path / "lines.txt"
     lines.write_text('재밌었다\n{"review": "dull"}\n', encoding="utf-8")
     assert [answer["label"] for answer in etude.predict(folder, lines)] == ["good", "bad"]
+
+
+def test_unsure_answers_are_withheld_of_lines_and_of_tables_alike(folder: Path, tmp_path: Path) -> None:
+    """A table is read whole, and its answers had no threshold: the file's ending decided what was withheld."""
+    lines, table = tmp_path / "lines.txt", tmp_path / "texts.csv"
+    lines.write_text("재밌었다\ndull\n", encoding="utf-8")
+    table.write_text("review,label\n재밌었다,good\ndull,bad\n", encoding="utf-8")
+    Abstention(threshold=1.0, accuracy=0.9).write(folder)
+    try:
+        answers = list(etude.predict(folder, lines))
+        assert [(answer["label"], answer["guess"]) for answer in answers] == [(None, "good"), (None, "bad")]
+        assert list(etude.predict(folder, table)) == answers
+        scores = etude.evaluate(folder, table, predictions=tmp_path / "answers.jsonl")
+    finally:
+        (folder / ABSTENTION).unlink()
+    assert scores["accuracy"].value == 1.0, "scores are those of all guesses"
+    written = [json.loads(line)["label"] for line in (tmp_path / "answers.jsonl").read_text("utf-8").splitlines()]
+    assert written == ["good", "bad"]
+
+
+def test_an_input_that_is_no_text_is_named(folder: Path) -> None:
+    """The missing values of a column, as pandas lists them, ended in a traceback."""
+    with pytest.raises(UserError, match=r"input 2 is nan: give a text"):
+        etude.load(folder).predict(["dull", float("nan")])
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_line(folder: Path, tmp_path: Path) -> None:

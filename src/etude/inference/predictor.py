@@ -124,10 +124,12 @@ class Predictor(ABC):
         if isinstance(inputs, str):
             raise UserError("predict takes a list of inputs: write predict([text]).")
         if isinstance(inputs, Examples):
-            return self.answer(inputs)
+            return self._respond(inputs)
         items, places = [], []
         for number, value in enumerate(table_records(inputs), 1):
             where = f"input {number}"
+            if not isinstance(value, (str, Mapping)):
+                raise UserError(f"{where} is {value!r:.80}: give a text, or a mapping of fields such as a dict.")
             record = self._record(value) if isinstance(value, str) else dict(value)
             items.append(self.module.parse(record, self.columns, where, False))
             places.append(where)

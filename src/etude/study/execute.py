@@ -234,7 +234,7 @@ def _run_transfer(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict
     last = lines[-1] if lines else {"step": 0, "tokens": 0, "flops": 0, "seconds": 0.0}  # a probe trains nothing
     tuned = TaskModel.open(folder, device=plan.train.device)
     examples = tuned.read(arguments["test"])
-    outcome = tuned.task.outcome(examples, tuned.predict(examples))
+    outcome = tuned.task.outcome(examples, tuned.answer(examples))
     return {
         **_save_outcome(outcome, work, tuned.task.scoring, examples),
         "dev": plan.scores[plan.score]["value"],

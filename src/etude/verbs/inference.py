@@ -119,7 +119,7 @@ def evaluate(
     warn_bad(examples)
     with warn_once():
         scores = model.evaluate(examples)
-        answers = model.predict(examples) if predictions is not None or report is not None else []
+        answers = model.answer(examples) if predictions is not None or report is not None else []
     if predictions is not None:
         model.write(answers, predictions)
     if report is not None:
