@@ -21,6 +21,7 @@ from etude.pick import calibration
 from etude.pick.clock import OutOfTime
 from etude.pick.contenders import Contender
 from etude.pick.race import Entry, Race
+from etude.pick.resampling import draw_scores
 from etude.tasks.base import Answer
 from etude.tasks.outcomes import Outcome
 from etude.train import checkpoint
@@ -132,9 +133,8 @@ def bound_score(outcome: Outcome, seed: int) -> tuple[float, float]:
         hits = int(outcome.parts[:, 0].sum())
         low, above = (calibration.clopper_pearson_bound(number, count, error) for number in (hits, count - hits))
         return low, 1 - above
-    rng = np.random.default_rng([seed, count])
-    weights = np.stack([np.bincount(rng.integers(count, size=count), minlength=count) for _ in range(DRAWS)])
-    low, high = np.quantile(outcome.score(weights.astype(np.float64)), [error, 1 - error])
+    scores = draw_scores(outcome, np.random.default_rng([seed, count]), DRAWS)
+    low, high = np.quantile(scores, [error, 1 - error])
     return float(low), float(high)
 
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from etude.pick.calibration import fit_temperature, negative_log_likelihood
+from etude.pick.resampling import draw_resamples, score_resamples
 from etude.pick.splits import Fold
 from etude.tasks.base import Answer, Answers
 from etude.tasks.outcomes import Outcome
@@ -79,7 +80,7 @@ class Comparison:
         # answers of a fold do not change, and the ranking is asked for again and again
         self._ratings: dict[tuple[str, tuple[int, ...]], tuple[float, float, float | None]] = {}
         self._differences: dict[tuple[str, str, tuple[int, ...]], tuple[float, float]] = {}
-        self._drawn: dict[tuple[int, ...], np.ndarray] = {}
+        self._drawn: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
 
     def _examples(self, numbers: Sequence[int]) -> np.ndarray:
         return np.concatenate([self.folds[number].valid for number in numbers])
@@ -88,21 +89,20 @@ class Comparison:
         answers = [answer for number in numbers for answer in trials.answers[number]]
         return self.score(self._examples(numbers), answers)
 
-    def _weights(self, numbers: Sequence[int]) -> np.ndarray:
-        """(draws, answers): how often each is drawn; the answers to one example in several repeats go together."""
+    def _draw(self, numbers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Return resamples of the examples of some folds, and the example of each answer.
+
+        The answers to one example in several repeats go together.
+        """
         key = tuple(numbers)
         if key in self._drawn:
             return self._drawn[key]
-        examples = self._examples(numbers)
-        unique, inverse = np.unique(examples, return_inverse=True)
+        unique, members = np.unique(self._examples(numbers), return_inverse=True)
         rng = np.random.default_rng([self.seed, len(unique)])
-        counts = np.stack([np.bincount(rng.integers(len(unique), size=len(unique)), minlength=len(unique))
-                           for _ in range(DRAWS)])  # fmt: skip
-        weights: np.ndarray = counts[:, inverse].astype(np.float64)
         while len(self._drawn) >= MOST_DRAWN:
             self._drawn.pop(next(iter(self._drawn)))
-        self._drawn[key] = weights
-        return weights
+        self._drawn[key] = draw_resamples(rng, len(unique), DRAWS), members
+        return self._drawn[key]
 
     def rate(self, trials: Trials, numbers: Sequence[int] | None = None) -> Standing:
         """Return the standing of a contender over the folds `numbers`, all it has if None: at least one."""
@@ -110,7 +110,7 @@ class Comparison:
         key = trials.name, tuple(numbers)
         if key not in self._ratings:
             outcome = self._outcome(trials, numbers)
-            error = float(np.std(outcome.score(self._weights(numbers))))
+            error = float(np.std(score_resamples(outcome, *self._draw(numbers))))
             self._ratings[key] = float(outcome.score()), error, self._log_loss(trials, numbers)
         return Standing(trials.name, *self._ratings[key], len(numbers), trials.cost)
 
@@ -140,8 +140,8 @@ class Comparison:
         key = left.name, right.name, tuple(numbers)
         if key not in self._differences:
             a, b = self._outcome(left, numbers), self._outcome(right, numbers)
-            weights = self._weights(numbers)
-            error = float(np.std(a.score(weights) - b.score(weights)))
+            drawn = self._draw(numbers)
+            error = float(np.std(score_resamples(a, *drawn) - score_resamples(b, *drawn)))
             self._differences[key] = float(a.score() - b.score()), error
         return self._differences[key]
 
