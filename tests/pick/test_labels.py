@@ -153,6 +153,14 @@ def test_equal_inputs_share_a_group(tmp_path: Path) -> None:
     assert str(problem) == f"{path}:4: the same input as {path}:1, with another answer: 'a' and 'b'."
 
 
+def test_a_label_may_be_called_like_an_id(tmp_path: Path) -> None:
+    """Columns of ids are no input, unless the user says that one of them is: ": there is no column 'idx'"."""
+    rows = [{"text": f"text {n % 4}", "idx": n} for n in range(8)]
+    labelled, problems = read_labels("classify", write_lines(tmp_path / "a.jsonl", rows), {"label": "idx"})
+    assert labelled.classes == [str(n) for n in range(8)]
+    assert str(problems[0]).endswith("with another answer: '0' and '4'. (4 such examples)")
+
+
 def test_contradicting_numbers_are_seen_too(tmp_path: Path) -> None:
     pair = {"text_a": "a", "text_b": "b"}
     path = write_lines(tmp_path / "a.jsonl", [{**pair, "score": 1}, {**pair, "score": 4}, {**pair, "score": 1.0}])

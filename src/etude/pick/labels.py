@@ -197,7 +197,8 @@ def _reread(module: TaskKind, path: str, columns: Mapping[str, str], places: Seq
 
 def hash_input(module: TaskKind, record: Record, columns: Mapping[str, str], labelled: bool = False) -> int:
     """Hash what the model reads of a record: NFC, runs of white space as one space, no id; labels only if asked."""
-    ids = {*IDS, *module.COLUMNS.get("id", ()), columns.get("id", "id")}
+    named = {name for role, name in columns.items() if role != "id"}  # a user may call a label `idx`
+    ids = {*IDS, *module.COLUMNS.get("id", ()), columns.get("id", "id")} - named
     inputs = {name: value for name, value in record.items() if name not in ids}
     example = module.parse(inputs, columns, "", labelled)
     content = example if dataclasses.is_dataclass(example) else inputs
