@@ -41,6 +41,19 @@ def test_time_spent_before_a_kill_counts(tmp_path: Path) -> None:
     assert Journal(tmp_path, INPUTS).start(60).spent >= 0.05 <= clock.spent
 
 
+def test_the_last_fit_can_be_done_again_in_its_time(tmp_path: Path) -> None:
+    """Where `best` was moved away after the end, the refit had no time left and was cut short."""
+    first = Journal(tmp_path, INPUTS)
+    first.start(60)
+    first.decide("winner", lambda: "tuned")
+    before = first.values["spent"]
+    time.sleep(0.2)  # the refit
+    first.finish()
+    again = Journal(tmp_path, INPUTS)
+    assert again.is_resumed and again.values["finished"]
+    assert again.start(60).spent < before + 0.2
+
+
 def test_a_damaged_journal_is_refused(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("{")
     with pytest.raises(UserError, match="cannot be read"):

@@ -17,7 +17,9 @@ from etude.errors import UserError
 from etude.inference.abstention import FILE as ABSTENTION
 from etude.inference.abstention import Abstention, read_abstention
 from etude.pick import report
-from etude.pick.pick import PickResult
+from etude.pick.candidates import parse_candidates
+from etude.pick.pick import PickResult, identify_recipe
+from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.world import World
 
 
@@ -147,6 +149,10 @@ def test_unsure_answers_are_withheld(picked: tuple[PickResult, list[str]], tmp_p
         ({"score": "accurracy"}, "accuracy"),
         ({"task": "entity_typing"}, "A pick compares models of choice, .* and has none of entity_typing"),
         ({"recipes": "bert-toy,bert-tyo"}, "There is no recipe named 'bert-tyo'"),
+        ({"recipes": "bert-toy"}, "--recipes is of plain text, and none is named"),
+        ({"text_field": ["body"]}, "--text-field is of plain text"),
+        ({"unique": True}, "--unique is of plain text"),
+        ({"seed": -1}, "a seed is 0 or more"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_done(options: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -154,6 +160,34 @@ def test_what_is_wrong_is_said_before_anything_is_done(options: dict[str, Any], 
     with pytest.raises(UserError, match=message):
         etude.pick(**{"task": "classify", "train": train, "out": tmp_path / "out", **options})
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["best", "results.json", "recipe.yaml"])
+def test_what_lies_in_another_folder_is_not_written_over(name: str, tmp_path: Path) -> None:
+    """With -o runs, a run that somebody had called runs/best was removed for the model of the pick."""
+    train = write_labels(tmp_path / "labels.jsonl", 40)
+    (tmp_path / "out" / name).mkdir(parents=True)
+    with pytest.raises(UserError, match=f"out holds {name}, which no pick has put there"):
+        etude.pick(task="classify", train=train, out=tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
+
+
+def test_an_edited_recipe_is_another_input(tmp_path: Path) -> None:
+    """A pick knew recipes by their name: after an edit it was "done already"."""
+    recipe, tokenizer = tmp_path / "mine.yaml", tmp_path / "tokenizer.json"
+
+    def fingerprint() -> dict[str, str]:
+        (candidate,) = parse_candidates([str(recipe)], "cpu")
+        return {"recipe": json.dumps(identify_recipe(candidate))}
+
+    Tokenizer.train("word:50", ["one two three"]).save(tmp_path)
+    recipe.write_text(f"extends: bert-toy\nname: mine\ntokenizer: {tokenizer}\n")
+    first = fingerprint()
+    assert fingerprint() == first
+    Tokenizer.train("word:50", ["four five six"]).save(tmp_path)
+    second = fingerprint()
+    recipe.write_text(f"{recipe.read_text()}train: {{lr: 0.5}}\n")
+    assert first != second != fingerprint()
 
 
 def test_an_accuracy_is_one_of_labels(tmp_path: Path) -> None:

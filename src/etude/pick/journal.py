@@ -78,6 +78,16 @@ class Journal:
             self.save()
         return cast(T, decisions[name])
 
+    def finish(self) -> None:
+        """Mark the pick as done, without the time since the last result.
+
+        Where somebody removes or moves `best`, the refit is done again, and has the time that it had: with none left it
+        would be cut short.
+        """
+        self.values["finished"] = True
+        self.clock = None
+        self.save()
+
     def save(self) -> None:
         """Write the journal with the time spent so far."""
         if self.is_written and not self.path.exists():

@@ -27,7 +27,16 @@ from etude.pick.candidates import parse_candidates
 from etude.pick.checks import check_inputs
 from etude.pick.data import HELD_OUT, PickData
 from etude.pick.encoders import Candidate, Encoder, open_start
-from etude.pick.final import EXPORT, calibrate, choose_winner, export_model, note_answers, score_held_out, write_best
+from etude.pick.final import (
+    EXPORT,
+    LABELS,
+    calibrate,
+    choose_winner,
+    export_model,
+    note_answers,
+    score_held_out,
+    write_best,
+)
 from etude.pick.folder_lock import lock_folder
 from etude.pick.journal import FILE as JOURNAL
 from etude.pick.journal import Journal
@@ -35,22 +44,26 @@ from etude.pick.race import Race
 from etude.pick.stages import run_race
 from etude.pick.text import PickText
 from etude.pick.worker_pool import WorkerPool, count_slots
-from etude.recipes.document import parse_overrides
+from etude.recipes.document import FOLDER as RECIPES
+from etude.recipes.document import find_recipe, parse_overrides
 from etude.recipes.schema import Recipe, validate_settings
+from etude.runs.run import RECIPE
 from etude.runs.task_plan import task_module
 from etude.study.cells import CellStore
 from etude.study.folder_checksums import write_checksums
+from etude.study.runner import STUDY
 from etude.study.text_source import hash_json
 from etude.tasks.base import Answer
 from etude.tasks.bootstrap import Score
 from etude.tasks.classify import LabelScoring
 from etude.tasks.data.examples import Examples
 from etude.text.run_checksums import CHECKSUMS, verify_checksums
+from etude.text.tokenizer.pair_tokenizer import open_tokenizers
 from etude.train import checkpoint
 from etude.train.device import default_device, resolve_device
 from etude.transfer import probe
 
-RESULTS, REPORT, BEST = "results.json", "report.html", "best"
+RESULTS, REPORT, BEST, CELLS = "results.json", "report.html", "best", "cells"
 MIN_SECONDS = 20.0
 
 
@@ -129,6 +142,8 @@ def pick(
     """
     if accuracy is not None and not 0 < accuracy < 1:
         raise UserError(f"--accuracy is the share of answers that are right, such as 0.95, not {accuracy:g}.")
+    if seed < 0:
+        raise UserError(f"--seed {seed}: a seed is 0 or more.")
     if 60 * minutes < MIN_SECONDS:
         raise UserError(f"A pick takes at least {MIN_SECONDS:.0f} seconds: --minutes {minutes:g} is less.")
     begin = time.monotonic() if begin is None else begin
@@ -155,6 +170,9 @@ def pick(
         # an unknown name is said before anything is done
         if Recipe.load(candidate.recipe, dict(candidate.changes)).reads_graph:
             raise UserError(f"{candidate.recipe} learns from a graph, and a pick reads text: name another recipe.")
+    if not text:
+        _refuse_options_of_text(recipes, text_field, errors, unique)
+    _refuse_other_files(out)
     out.mkdir(parents=True, exist_ok=True)
     with lock_folder(out):
         verify_checksums(out)
@@ -172,8 +190,8 @@ def pick(
         journal.start(60 * minutes, time.monotonic() - begin)
         pool = _open_pool(on, device, out)
         loading = journal.decide("loading", lambda: loading)
-        race = Race(data, journal, CellStore(out / "cells"), device, seed, on_progress, pool, loading)
-        (out / "cells").mkdir(exist_ok=True)
+        race = Race(data, journal, CellStore(out / CELLS), device, seed, on_progress, pool, loading)
+        (out / CELLS).mkdir(exist_ok=True)
         continued = [
             (encoder, Candidate(f"{encoder.name} continued",
                                 {"en": f"{encoder.label['en']} continued", "ko": f"{encoder.label['ko']} 추가 학습"},
@@ -190,9 +208,8 @@ def pick(
         not_exported = export_model(out / BEST, out / BEST / EXPORT)
         results = report.collect(race, winner, score, scaling, not_exported, warnings)
         page.write(out / REPORT, results)
-        journal.values["finished"] = True
         checkpoint.write_text(out / RESULTS, json.dumps(results, indent=1, ensure_ascii=False))
-        journal.save()
+        journal.finish()
         write_checksums(out, (JOURNAL, RESULTS))
         return PickResult(out, results)
 
@@ -221,6 +238,27 @@ def _refuse_kind_without_contenders(task: str, has_encoders: bool) -> None:
     if task not in kinds and not (has_encoders and probe.supports(task)):
         hint = "Fine-tune a run for it: etude finetune." if not probe.supports(task) else "Give it a --start, or text."
         raise UserError(f"A pick compares models of {', '.join(kinds)}, and has none of {task}. {hint}")
+
+
+def _refuse_options_of_text(recipes: Sequence[str], text_field: Sequence[str], errors: str, unique: bool) -> None:
+    """Refuse options that say how text is read or what learns from it, where there is no text."""
+    given = {"--recipes": bool(recipes), "--text-field": bool(text_field), "--errors": errors != "strict",
+             "--unique": unique}  # fmt: skip
+    for option, is_given in given.items():
+        if is_given:
+            raise UserError(f"{option} is of plain text, and none is named: name files of text, or leave it out.")
+
+
+def _refuse_other_files(out: Path) -> None:
+    """Refuse a folder that is no pick's and holds what a pick would write over, such as a run that is called best."""
+    if (out / JOURNAL).is_file() or ((out / CELLS).is_dir() and not (out / STUDY).is_file()):
+        return
+    taken = [name for name in (RECIPE, STUDY, BEST, LABELS, RESULTS, REPORT, CHECKSUMS) if (out / name).exists()]
+    if taken:
+        raise UserError(
+            f"{out} holds {taken[0]}, which no pick has put there, and a pick would write over what lies there. Choose "
+            "another folder with -o."
+        )
 
 
 def _task_values(settings: Mapping[str, object]) -> dict[str, Any]:
@@ -255,10 +293,20 @@ def _fingerprint_inputs(
     return {
         "the labels": hash_json([data.fingerprint, data.chosen_on.tolist(), data.scored_on.tolist()]),
         "the text": pile.fingerprint if pile is not None else "",
-        "the starts": hash_json([encoder.key for encoder in starts]),
-        "the recipes": hash_json([[recipe.name, str(recipe.recipe), dict(recipe.changes)] for recipe in scratch]),
+        "the starts": hash_json([[encoder.name, encoder.key] for encoder in starts]),
+        "the recipes": hash_json([identify_recipe(candidate) for candidate in scratch]),
         "the minutes": f"{minutes:g}", "the device": device, "the seed": str(seed), "the accuracy": str(accuracy),
     }  # fmt: skip
+
+
+def identify_recipe(candidate: Candidate) -> list[Any]:
+    """What the results of a recipe depend on: its name, and the content of one that does not come with Etude."""
+    name = [candidate.name, str(candidate.recipe), dict(candidate.changes)]
+    if find_recipe(candidate.recipe).parent == RECIPES:
+        return name
+    recipe = Recipe.load(candidate.recipe, dict(candidate.changes))
+    tokenizer = open_tokenizers(recipe.tokenizer).fingerprint if Path(recipe.tokenizer).exists() else None
+    return [*name, recipe.dump(), tokenizer]
 
 
 def _read_finished(out: Path) -> PickResult | None:

@@ -14,6 +14,7 @@ from etude.study.text_source import hash_json
 from etude.text.checked_files import MANIFEST
 from etude.text.corpus.corpus import Corpus
 from etude.text.prepare.prepare import prepare
+from etude.text.tokenizer.pair_tokenizer import open_tokenizers
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 VALID = 0.01  # of the documents are held out, at least to see whether a pre-training learns
@@ -50,6 +51,8 @@ class PickText:
         if self.pile is None:
             assert self.prepared is not None
             return Corpus.open(self.prepared)
+        if not isinstance(tokenizer, Tokenizer) and Path(tokenizer).exists():
+            tokenizer = open_tokenizers(tokenizer)  # what it holds counts, not where it lies
         name = tokenizer.fingerprint if isinstance(tokenizer, Tokenizer) else str(tokenizer)
         key = hash_json([self.fingerprint, name, VALID, share, cell_code.corpus()])
         folder = self.folder / f"{re.sub(r'[^a-z0-9]+', '-', name.lower())[:24]}-{key[:12]}"
