@@ -66,6 +66,13 @@ def test_a_text_is_scored_behind_end_of_text() -> None:
     assert result.nats_per_word == pytest.approx(result.nats / 21) and not result.pseudo
 
 
+def test_a_long_text_without_a_space_is_one_unlikely_word() -> None:
+    """Its nats are no exponent of a float: the verb ended in a traceback, behind all of its work."""
+    result = perplexity(DECODER, "ab" * 1000)
+    assert result.words == 1 and result.word_perplexity == math.inf
+    assert math.isfinite(result.perplexity) and math.isfinite(result.bits_per_byte)
+
+
 def corpus_of(model: LoadedModel) -> tuple[Corpus, list[list[int]]]:
     draw = np.random.default_rng(2)
     documents = [draw.integers(6, 300, size).tolist() for size in (5, 1, 23, 11)]

@@ -70,11 +70,19 @@ class Perplexity:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(self.nats_per_token)
+        return _exp(self.nats_per_token)
 
     @property
     def word_perplexity(self) -> float:
-        return math.exp(self.nats_per_word)
+        return _exp(self.nats_per_word)
+
+
+def _exp(nats: float) -> float:
+    """e to a power; infinity where that is no float: a long word without a space has thousands of nats."""
+    try:
+        return math.exp(nats)
+    except OverflowError:
+        return math.inf
 
 
 class Tokens(Protocol):
