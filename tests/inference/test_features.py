@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from etude.errors import UserError
-from etude.inference.features import read_texts
+from etude.inference.features import extract, read_texts
+from tests.tiny_models import encoder
 
 
 def test_lines_come_without_their_ends_and_without_a_byte_order_mark(tmp_path: Path) -> None:
@@ -29,6 +30,11 @@ def test_what_is_no_text_is_told_with_its_place(tmp_path: Path) -> None:
         assert "--skip-bad" not in str(told.value), "there is no such option here"
     path.write_bytes(b"a\n \nb\n")
     assert read_texts(path, None, skip_empty=True) == ["a", "b"]
+
+
+def test_another_pooling_is_refused() -> None:
+    with pytest.raises(UserError, match="pool is one of mean, max, start, last, none, not 'average'"):
+        extract(encoder(), ["the cat"], pool="average")  # type: ignore[arg-type]
 
 
 def test_advice_names_the_options_of_the_verb(tmp_path: Path) -> None:

@@ -100,6 +100,8 @@ def test_vectors_scores_and_answers_by_name(folder: Path) -> None:
         model.complete("place 5", "r9")
     with pytest.raises(UserError, match="Give the head or the tail"):
         model.complete("place 5", "r1", "place 6")
+    with pytest.raises(UserError, match="top=-1: ask for one entity or more"):
+        model.complete("place 5", "r1", top=-1)
 
 
 def test_evaluate_ranks_a_split_or_a_file(folder: Path, tmp_path: Path) -> None:

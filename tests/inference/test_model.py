@@ -226,6 +226,8 @@ def test_wrong_ids_and_names_are_said() -> None:
         model.encode("the cat")
     with pytest.raises(UserError, match="layer=3"):
         model.encode(["the"], layer=3)
+    with pytest.raises(UserError, match="Text 1 is None, not a text"):
+        model.encode(["the cat", None])  # type: ignore[list-item]
     with pytest.raises(UserError, match="pool is one of"):
         model.encode(["the"], pool="sum")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="layers is"):

@@ -197,6 +197,9 @@ class InferenceModel:
         """Return one vector a text, (texts, width), pooled over tokens and markers; a text is cut to the context."""
         if isinstance(texts, str):
             raise UserError("encode takes a list of texts: write encode([text]).")
+        for number, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise UserError(f"Text {number} is {text!r:.80}, not a text: leave it out.")
         if pool not in POOLS:
             raise UserError(f"pool is one of {', '.join(POOLS)}, not '{pool}'.")
         vectors: list[np.ndarray] = []

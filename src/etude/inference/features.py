@@ -11,7 +11,7 @@ import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -31,6 +31,8 @@ def extract(
     model: LoadedModel, texts: Sequence[str], layers: Layers = "last", pool: FeaturePooling = "mean"
 ) -> list[np.ndarray]:
     """Return one array a text, in order: (layers, width), or (layers, tokens, width) without pooling."""
+    if pool not in get_args(FeaturePooling):
+        raise UserError(f"pool is one of {', '.join(get_args(FeaturePooling))}, not '{pool}'.")
     chosen = chosen_layers(layers, model.model.base.state_count)
     ids = [model.frame(encoding.ids) for encoding in model.tokenizer.encode_batch(list(texts))]
     arrays: list[np.ndarray | None] = [None] * len(texts)

@@ -159,6 +159,8 @@ class GraphModel:
         """Return the likeliest entities for the side of a triple that is None, best first."""
         if (head is None) == (tail is None):
             raise UserError("Give the head or the tail, and None for the one that is wanted.")
+        if top < 1:
+            raise UserError(f"top={top}: ask for one entity or more.")
         known = torch.tensor([self.entity(head if head is not None else str(tail))], device=self.device)
         wants_head = torch.tensor([head is None], device=self.device)
         query = self.model.queries(known, torch.tensor([self.relation(relation)], device=self.device), wants_head)
