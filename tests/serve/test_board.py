@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from etude.errors import UserError
+from etude.pick.folder_lock import lock_folder
 from etude.runs.run import Run
 from etude.serve.app import Service
 from etude.serve.board import Board
@@ -117,6 +118,20 @@ def test_a_running_cell_has_the_name_of_its_recipe(folder: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         [cell] = [run for run in Board(folder).data().runs if run.study]
     assert (cell.name, cell.study) == ("bert-toy", "study")
+
+
+def test_a_pick_runs_while_its_folder_is_locked(folder: Path) -> None:
+    """Between its trials it holds no cell: while it refitted, the results of the pick before stood as finished."""
+    pick = folder / "pick"
+    pick.mkdir()
+    (pick / "pick.json").write_text("{}", encoding="utf-8")
+
+    def state() -> str:
+        return next(study.state for study in Board(folder).data().studies if study.kind == "pick")
+
+    with lock_folder(pick):
+        assert state() == "running"
+    assert state() == "stopped"
 
 
 def test_a_curve_grows_and_is_cut_back(tmp_path: Path) -> None:

@@ -228,6 +228,20 @@ def test_prompts_are_read_a_few_at_a_time(runs: ToyRuns, monkeypatch: pytest.Mon
     assert [finished[number] for number in range(len(prompts))] == [text.text for text in wanted]
 
 
+def test_a_fault_reaches_texts_that_just_joined(runs: ToyRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They had left the queue and were not yet among the texts: their request waited until its time was over."""
+    delivered: list[list[generation.Piece] | Exception] = []
+
+    def refuse(*_: object) -> None:
+        raise MemoryError("no memory for a cache")
+
+    monkeypatch.setattr(generation, "Reader", refuse)
+    generator = generation.TextGenerator(etude.load(runs("gpt2-toy")), 64)
+    generator.add(generation.GenerateJob(GenerateRequest(input="the cat", tokens=6), delivered.append))
+    generator.step()
+    assert [type(each) for each in delivered] == [MemoryError] and generator.is_idle
+
+
 def test_a_text_longer_than_the_context_slides_beside_others(runs: ToyRuns) -> None:
     model = etude.load(runs("gpt2-toy"))
     tokens = model.model.max_length + 20

@@ -31,7 +31,7 @@ def read_locks() -> frozenset[int]:
     inodes = set()
     for line in lines:
         parts = line.split()
-        if len(parts) >= 6 and parts[1] == "FLOCK":
+        if len(parts) >= 6 and parts[1] in ("FLOCK", "POSIX"):  # of a run, of a pick (pick/folder_lock.py)
             inodes.add(int(parts[5].rpartition(":")[2]))
     return frozenset(inodes)
 

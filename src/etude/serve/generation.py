@@ -94,6 +94,8 @@ class TextGenerator:
     def fail(self, fault: Exception) -> None:
         """End all requests by an exception."""
         jobs = dict.fromkeys(text.job for text in [*self.texts, *self.waiting])
+        if self.reader is not None:
+            self.reader.close()
         self.texts, self.reader = [], None
         self.waiting.clear()
         for job in jobs:
@@ -112,12 +114,12 @@ class TextGenerator:
                 tokens += length
         if not new:
             return
+        self.texts += new  # before their prompts are read: a fault of that must reach them, too
         prompts = [text.sample.framed for text in new]
         if self.reader is None:
             self.reader = Reader(self.model, prompts)
         else:
             self.reader.add(prompts)
-        self.texts += new
 
     def _write(self, reader: Reader) -> None:
         logits = reader.next_logits()  # (S, V)
