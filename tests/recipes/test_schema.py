@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from etude.errors import UserError
-from etude.recipes.document import recipe_names
-from etude.recipes.schema import Recipe, kinds
+from etude.recipes.document import parse_overrides, recipe_names
+from etude.recipes.schema import Recipe, kinds, validate_settings
+from etude.tasks import classify
 from etude.text.tokenizer.special_tokens import Specials
 
 MINE = """\
@@ -85,6 +86,17 @@ def test_what_cannot_be_is_refused_with_its_place(old: str, new: str, words: lis
     message = refused(changed(old, new))
     for word in words:
         assert word in message, message
+
+
+@pytest.mark.parametrize("word", ["1", "true"])
+def test_a_number_in_the_place_of_a_text_is_quoted(word: str) -> None:
+    """Labels are often numbers, and task.positive=1 is one, too."""
+    document = parse_overrides([f"task.positive={word}"])
+    with pytest.raises(UserError) as error:
+        validate_settings(classify.Settings, document.values["task"], document, "task")
+    assert f"""task.positive='"{word}"' on a command line""" in str(error.value)
+    document = parse_overrides([f"""task.positive="{word}\""""])
+    assert validate_settings(classify.Settings, document.values["task"], document, "task").positive == word
 
 
 def test_every_fault_of_a_group_is_named_at_once() -> None:

@@ -392,7 +392,10 @@ def _explain(settings: type[BaseModel], fault: dict[str, Any], document: Documen
             return _placed(settings, document, group, message)
         message = message if path[-1] in message else f"{name}: {message}"
     else:
-        message = f"'{name}' cannot be {json.dumps(fault['input'])}: {fault['msg'].lower()}."
+        value = json.dumps(fault["input"])
+        message = f"'{name}' cannot be {value}: {fault['msg'].lower()}."
+        if fault["type"] == "string_type" and isinstance(fault["input"], (bool, int, float)):
+            message += f""" Quote it: {path[-1]}: "{value}" in a file, {name}='"{value}"' on a command line."""
     return str(_fault(document, full, message))
 
 
