@@ -172,6 +172,14 @@ def test_what_lies_in_another_folder_is_not_written_over(name: str, tmp_path: Pa
     assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
 
 
+def test_a_folder_that_cannot_be_written_is_told_before_text_is_read(tmp_path: Path) -> None:
+    """Reading all text may take minutes."""
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "out"):
+        with pytest.raises(UserError, match=r"file is a file\. Choose another folder with -o"):
+            etude.pick("nowhere.txt", task="classify", train="nowhere.jsonl", out=out)
+
+
 def test_an_edited_recipe_is_another_input(tmp_path: Path) -> None:
     """A pick knew recipes by their name: after an edit it was "done already"."""
     recipe, tokenizer = tmp_path / "mine.yaml", tmp_path / "tokenizer.json"

@@ -48,6 +48,7 @@ from etude.recipes.document import FOLDER as RECIPES
 from etude.recipes.document import find_recipe, parse_overrides
 from etude.recipes.schema import Recipe, validate_settings
 from etude.runs.run import RECIPE
+from etude.runs.staging import try_writing
 from etude.runs.task_plan import task_module
 from etude.study.cells import CellStore
 from etude.study.folder_checksums import write_checksums
@@ -149,6 +150,8 @@ def pick(
     begin = time.monotonic() if begin is None else begin
     loading = time.monotonic() - begin
     out, device = Path(out), _check_device(device)
+    _refuse_other_files(out)
+    try_writing(out, inside=True)
     kind = task_module(task)
     _refuse_kind_without_contenders(task, has_encoders=bool(starts or text))
     task_settings = validate_settings(kind.Settings, _task_values(settings or {}), parse_overrides({}), "task")
@@ -172,7 +175,6 @@ def pick(
             raise UserError(f"{candidate.recipe} learns from a graph, and a pick reads text: name another recipe.")
     if not text:
         _refuse_options_of_text(recipes, text_field, errors, unique)
-    _refuse_other_files(out)
     out.mkdir(parents=True, exist_ok=True)
     with lock_folder(out):
         verify_checksums(out)

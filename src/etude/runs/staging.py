@@ -27,13 +27,17 @@ def refuse_existing(folder: Path) -> None:
         verb = "finetune" if (folder / "task.yaml").is_file() else "pretrain"
         advice = f"Resume it with 'etude {verb} --resume {folder}', or choose" if is_run else "Choose"
         raise UserError(f"{folder} exists already. {advice} another folder with -o.")
-    _try_writing(folder)
+    try_writing(folder)
 
 
-def _try_writing(folder: Path) -> None:
-    """Make and remove a folder where `folder` is to be: permission bits alone do not say what will succeed."""
+def try_writing(folder: Path, inside: bool = False) -> None:
+    """Make and remove a folder where `folder` is to be: permission bits alone do not say what will succeed.
+
+    With `inside` it may be there already, and is to be written into.
+    """
     with explain_write_failure(folder, UserError):
-        parent = next(parent for parent in folder.absolute().parents if parent.exists())
+        places = [*([folder.absolute()] if inside else []), *folder.absolute().parents]
+        parent = next(parent for parent in places if parent.exists())
         if not parent.is_dir():
             raise UserError(f"{folder} cannot be written: {parent} is a file. Choose another folder with -o.")
         Path(tempfile.mkdtemp(prefix=".etude-", dir=parent)).rmdir()
