@@ -106,6 +106,23 @@ def test_unknown_words_may_have_a_random_vector_of_their_own() -> None:
     assert torch.equal(again(pack([again_used.encode("kingdom").ids])).last[0], states[0])
 
 
+def test_rows_behind_the_last_word_stand_for_no_word() -> None:
+    """With model.vocab above the tokenizer's, the first unknown words of a call had the vectors of those rows."""
+    for unknown in ("random", "rarest", "subwords"):
+        options: dict[str, Any] = {"unknown": unknown, "buckets": 50 if unknown == "subwords" else 0}
+        torch.manual_seed(0)
+        padded = build(Settings(width=4, vocab=16, **options))
+        used = padded.attach_tokenizer(tokenizer())
+        words = ["kingdom", "queen", "한국인"]
+        with torch.no_grad():
+            before = padded(pack([used.encode(" ".join(words)).ids])).last
+            padded.input.weight[10:16] += 1.0
+            assert torch.equal(padded(pack([used.encode(" ".join(words)).ids])).last, before), unknown
+            used.encode(" ".join(f"another{number}" for number in range(9)))
+            alone = [padded(pack([used.encode(word).ids])).last[0] for word in words]
+        torch.testing.assert_close(torch.stack(alone), before)
+
+
 def test_counts_are_kept_with_the_vectors() -> None:
     model = model_of()
     assert model.set_counts(np.array([1, 2, 3])).tolist() == [1, 2, 3, *[0] * 7]
