@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from etude.errors import UserError
 from etude.hub.families.ernie import make_table, unused_names
 from etude.hub.mapping import to_published_names
+from etude.models import transformer
 from etude.models.ernie import Ernie, Settings, build
 from etude.models.layer_features import LayerFeatures
 from etude.models.transformer import Transformer
@@ -250,6 +251,17 @@ def test_flops_are_those_that_torch_counts(selected: int | None) -> None:
         model(packed, only=only)
     counted = model.flops(packed.layout.lengths, only=selected, entity_lengths=packed.entities.layout.lengths)
     assert counter.get_total_flops() == counted
+
+
+def test_banded_layers_turn_by_a_base_of_their_own() -> None:
+    """`rotary_window_base` was read, and changed nothing."""
+    options: dict[str, Any] = {"layer_kinds": (), "positions": "rotary", "window": 2, "rotary_window_base": 7.0}
+    ernie = make_model(**options)
+    shared = {name: value for name, value in {**TOY, **options}.items() if name in transformer.Settings.model_fields}
+    plain = build_transformer(transformer.Settings(**shared)).eval()
+    plain.load_state_dict({name: tensor for name, tensor in ernie.state_dict().items() if name != "entity_table"})
+    packed, _ = make_batch()
+    torch.testing.assert_close(ernie(packed).last, plain(packed).last)
 
 
 def test_wrong_settings_are_refused() -> None:

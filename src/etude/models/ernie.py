@@ -160,7 +160,7 @@ class Ernie(Transformer):
         x = to_autocast_dtype(x)
         stream = first_tokens(packed) if packed.entities is None else packed.entities
         entities: Tensor | None = to_autocast_dtype(F.embedding(stream.tokens, self.entity_table))  # (M, E)
-        rotation = self._rotations(packed.positions)[0]
+        rotations = self._rotations(packed.positions)
         hidden: list[Tensor] = [x]
         attention_weights: list[list[Tensor]] | None = [] if weights else None
         query_keys: list[Tensor] | None = [] if queries else None
@@ -168,13 +168,13 @@ class Ernie(Transformer):
         if not layers:
             tokens = residual.start_stream(x, self.feedforward[0].norm)  # type: ignore[arg-type]
         for layer in range(self.settings.layers):
-            computed = only if layer == last else None
+            computed, window = only if layer == last else None, self.window_of(layer)
             tokens = self.attention[layer](
                 tokens,
                 packed.layout,
                 causal=False,
-                window=self.window_of(layer),
-                rotation=rotation,
+                window=window,
+                rotation=rotations[0 if window is None else 1],
                 path=self.path,
                 record_weights=attention_weights,
                 only=computed,
