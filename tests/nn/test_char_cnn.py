@@ -88,3 +88,10 @@ def test_flops_are_those_torch_counts():
     with FlopCounterMode(display=False) as counter:
         cnn(torch.from_numpy(words_to_char_ids(WORDS)))
     assert counter.get_total_flops() == cnn.flops(len(WORDS))
+
+
+def test_a_filter_wider_than_words_is_refused():
+    """It was accepted, and the first batch ended in a traceback."""
+    with pytest.raises(ValueError, match="a filter of width 7 does not fit words of length=6 characters"):
+        Settings(length=6)
+    assert Settings(length=7).widest == 7

@@ -13,10 +13,10 @@ Baevski et al. 2019 use the same with wider filters. Rows of characters come fro
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from etude.settings import Strict
@@ -40,6 +40,15 @@ class Settings(Strict):
     project: int | None = Field(default=None, ge=1, description="width of a word's vector; that of the model if None")
     activation: Literal["relu", "tanh"] = "relu"
     length: int = Field(default=MAX_CHARS, ge=3, description="characters of a word at most, its two marks among them")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.widest > self.length:
+            raise ValueError(
+                f"a filter of width {self.widest} does not fit words of length={self.length} characters: "
+                "raise length, or take narrower filters"
+            )
+        return self
 
     @property
     def channels(self) -> int:
