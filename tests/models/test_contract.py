@@ -143,6 +143,18 @@ def test_a_sequence_is_alone_in_its_batch(model: Model, tokenizer: Tokenizer) ->
     torch.testing.assert_close(model(packed).last[:length], alone, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_a_batch_may_have_no_token(case: str, tokenizer: Tokenizer) -> None:
+    """Also one of a frozen model, and in training: what has no states has their widths all the same."""
+    trained = build(case, tokenizer).train()
+    frozen = LayerFeatures(build(case, tokenizer), "all")
+    for sequences in ([], [[]], [[], []]):
+        for model in (trained, frozen):
+            states = model(pack(sequences), layers=True)
+            assert states.last.shape == (0, model.width)
+            assert states.layers is not None and len(states.layers) == model.state_count
+
+
 def influences(model: Model, ids: np.ndarray, place: int) -> Tensor:
     """(L,) bool: which states move when the token at a place is exchanged."""
     changed = ids.copy()

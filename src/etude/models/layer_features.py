@@ -127,6 +127,8 @@ class LayerFeatures(Model):
             for key, (start, stop) in zip(keys, spans, strict=True)
             if stop > start
         ]
+        if not parts:
+            return self._stack(packed).float()  # no tokens: nothing to remember, but layers and widths
         return torch.cat(parts)
 
     def _store(self, key: bytes, states: Tensor) -> None:

@@ -113,8 +113,8 @@ def _look_up(values: Tensor, index: Tensor) -> Tensor:
 
 def _read_entries(states: Tensor, positions: Tensor, index: Tensor) -> Tensor:
     """(N, F) -> (M, F): the states of the stream's tokens, zeros in its padding."""
-    if not positions.shape[0]:
-        return states.new_zeros(0, states.shape[1])
+    if not positions.shape[0] or not states.shape[0]:
+        return states.new_zeros(len(positions), states.shape[1])
     is_used = index.index_select(0, positions) == torch.arange(len(positions), device=positions.device)
     return states.index_select(0, positions).masked_fill(~is_used[:, None], 0.0)
 
@@ -134,6 +134,8 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Tensor, positions: Tensor, index: Tensor) -> Tensor:
         ctx.save_for_backward(index)
+        if not states.shape[0]:  # sequences without a token keep their places in the stream of `first_tokens`
+            return states.new_zeros(len(positions), states.shape[1])
         return states.index_select(0, positions)
 
     @staticmethod

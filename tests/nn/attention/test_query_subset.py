@@ -56,6 +56,15 @@ def test_unused_rows_get_no_gradient(monkeypatch: pytest.MonkeyPatch, places: li
     assert moved == set(owners[places])
 
 
+@pytest.mark.parametrize("lengths", [[], [0], [0, 0]])
+def test_no_tokens_have_no_results(lengths: list[int]) -> None:
+    layout = make_layout(lengths)
+    qkv, index = random_qkv(layout), torch.zeros(0, dtype=torch.int64)
+    result = attend_query_subset(qkv[index, 0], qkv[:, 1:], layout, index, causal=True, window=None, dropout=0.5)
+    assert result.shape == (0, 2, 8)
+    result.sum().backward()
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(any), st.randoms(use_true_random=False))
 def test_every_query_is_in_its_row_once(lengths: list[int], chance: Any) -> None:

@@ -7,7 +7,8 @@ Vaswani et al. 2017, section 3.2.3 ("encoder-decoder attention"). The paths are 
     grouped     dense batches of pairs of similar lengths, the padding of the source side masked: CPU, float32
     reference   one pair after the other, weights on request: slow, and the reference for tests
 
-A target whose source is empty attends to nothing and gets zeros.
+A target with tokens needs a source with tokens; the slow path gives zeros where there is none, as flash kernels do, and
+the grouped one raises ValueError.
 """
 
 from __future__ import annotations

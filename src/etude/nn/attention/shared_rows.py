@@ -175,7 +175,8 @@ def make_slot_map(tokens: list[np.ndarray], parts: int, heads: int) -> SlotMap:
     piece = np.arange(parts * heads).reshape(parts, 1, heads, 1)
     # the pieces of a token are contiguous: (N, parts, heads)
     slots = [np.where(row_tokens < 0, -1, row_tokens * (parts * heads))[None, :, None, :] for row_tokens in tokens]
-    flat = np.concatenate([np.where(row_tokens < 0, -1, row_tokens + piece).ravel() for row_tokens in slots])
+    pieces = [np.where(row_tokens < 0, -1, row_tokens + piece).ravel() for row_tokens in slots]
+    flat = np.concatenate([np.zeros(0, np.int64), *pieces])  # a batch without tokens has no rows
     filled = flat >= 0
     slot_of_piece = np.empty(int(filled.sum()), np.int64)
     slot_of_piece[flat[filled]] = np.flatnonzero(filled)
