@@ -57,6 +57,19 @@ def test_a_table_in_it(tmp_path: Path) -> None:
     assert "é" in corpus.tokenizer.decode(corpus.tokens(0, corpus.total))
 
 
+def test_a_damaged_byte_in_it_can_be_replaced(tmp_path: Path) -> None:
+    """`errors` is of every encoding, not of UTF-8 alone; two sides of pairs are read alike."""
+    for name in ("a.txt", "a.en", "a.ko"):
+        (tmp_path / name).write_bytes("가나다 ".encode("cp949") + b"\xff" + " 라마바".encode("cp949"))
+    for source, pairs in (("a.txt", None), ("a.en", "en,ko")):
+        with pytest.raises(UserError, match=r"is not cp949: a byte near 7 is invalid.*--errors replace"):
+            prepare(str(tmp_path / source), tmp_path / "c", "char", encoding="cp949", pairs=pairs)
+        corpus = prepare(
+            str(tmp_path / source), tmp_path / source[2:], "char", encoding="cp949", pairs=pairs, errors="replace"
+        )
+        assert corpus.tokenizer.decode(corpus.tokens(0, corpus.total)).startswith("가나다 \ufffd 라마바")
+
+
 def test_messages_name_the_encoding_and_the_option(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_bytes((WESTERN * 9).encode("cp1252"))

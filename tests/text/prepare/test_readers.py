@@ -8,6 +8,7 @@ import json
 import lzma
 import unicodedata
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -318,6 +319,21 @@ def test_bad_tables(tmp_path: Path) -> None:
     arrow.parquet.write_table(arrow.table({"text": ["x", None]}), tmp_path / "c.parquet")
     with pytest.raises(UserError, match="row 2"):
         read(tmp_path / "c.parquet")
+
+
+def test_a_column_of_bytes_is_text_and_one_of_dates_is_none(tmp_path: Path) -> None:
+    """Some writers of Parquet do not say that a column is text."""
+    texts = [unicodedata.normalize("NFD", "안녕하세요"), "hello"]
+    columns = {"text": [text.encode() for text in texts], "lang": [b"ko", b"en"], "day": [date(2020, 1, 2)] * 2}
+    arrow.parquet.write_table(arrow.table(columns), tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet").texts == ["안녕하세요", "hello"]
+    assert read(tmp_path / "a.parquet", where="lang==ko and day=='2020-01-02'").texts == ["안녕하세요"]
+    with pytest.raises(UserError, match=r"a\.parquet, row 1: the field 'day' is 2020-01-02 \(date\), not text"):
+        read(tmp_path / "a.parquet", ReadSettings(text_field="day"))
+    arrow.parquet.write_table(arrow.table({"text": [b"x", "가".encode()[:2]]}), tmp_path / "b.parquet")
+    with pytest.raises(UserError, match=r"b\.parquet, row 2: the field 'text' is not UTF-8: byte 0.*--errors replace"):
+        read(tmp_path / "b.parquet")
+    assert read(tmp_path / "b.parquet", ReadSettings(errors="replace")).texts == ["x", "\ufffd"]
 
 
 @given(data=st.binary(max_size=200))

@@ -18,6 +18,7 @@ from tests.text.prepare.small_texts import as_bytes, some_text
 from tests.text.remote.s3_server import S3Server
 
 from etude.errors import UserError
+from etude.text.checked_files import hash_file
 from etude.text.corpus.corpus import Corpus
 from etude.text.prepare import readers
 from etude.text.prepare.prepare import Progress, prepare
@@ -89,6 +90,7 @@ def test_tables_are_read_from_both_ends(bucket: str, files: S3FileSystem, tmp_pa
     files.put_file(str(path), f"{bucket}/a.parquet")
     local, remote = (prepare(name, tmp_path / f"{n}", "char") for n, name in enumerate((path, f"{bucket}/a.parquet")))
     assert local.fingerprint == remote.fingerprint
+    assert [corpus.manifest["sources"][0]["files"][0]["sha256"] for corpus in (local, remote)] == 2 * [hash_file(path)]
 
 
 def test_a_corpus_in_a_store_has_the_same_bytes(

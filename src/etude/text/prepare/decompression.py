@@ -46,8 +46,8 @@ class _Readable(Protocol):
 class InputFile:
     """A file open for reading; a hub data set has nothing to open."""
 
-    def __init__(self, file: SourceFile, hashing: bool, encoding: str | None = None) -> None:
-        """`encoding`: of its text, where that is not UTF-8; it is read as if it were."""
+    def __init__(self, file: SourceFile, hashing: bool, encoding: str | None = None, errors: str = "strict") -> None:
+        """`encoding`: of its text, where that is not UTF-8; it is read as if it were, with `errors` as `decode` has."""
         self.file, self.hashing, self.encoding = file, hashing, encoding
         self.raw: BinaryIO | None = None
         if file.format == "hub":
@@ -58,7 +58,7 @@ class InputFile:
         self.source = hashed
         self.stream = DECOMPRESSORS[file.compression](self.source)
         if encoding is not None:
-            self.stream = _Transcoder(self.stream, encoding, file.path)
+            self.stream = _Transcoder(self.stream, encoding, errors, file.path)
 
     def position(self) -> int:
         """Return how many bytes of the file were read so far."""
@@ -104,9 +104,9 @@ def _open_raw(file: SourceFile) -> BinaryIO:
 class _Transcoder:
     """A stream of text in some encoding, as UTF-8."""
 
-    def __init__(self, stream: _Readable, encoding: str, path: str) -> None:
+    def __init__(self, stream: _Readable, encoding: str, errors: str, path: str) -> None:
         self.stream, self.encoding, self.path = stream, encoding, path
-        self.decoder = codecs.getincrementaldecoder(encoding)()
+        self.decoder = codecs.getincrementaldecoder(encoding)(errors)
         self.pending, self.at_end, self.place = b"", False, 0
 
     def read(self, size: int, /) -> bytes:
@@ -118,7 +118,8 @@ class _Transcoder:
             except UnicodeDecodeError as problem:
                 raise UserError(
                     f"{self.path} is not {self.encoding}: a byte near {self.place + problem.start} is invalid. Its "
-                    "encoding is named with --encoding; without the option it is UTF-8."
+                    "encoding is named with --encoding; without the option it is UTF-8. Or go on with --errors "
+                    "replace, which puts U+FFFD in its place."
                 ) from None
             self.place += len(chunk)
             self.pending = text.encode("utf-8", "surrogatepass")

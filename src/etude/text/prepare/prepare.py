@@ -98,7 +98,7 @@ def prepare(
     pairs: the fields of source and target, "en,ko": a corpus of pairs, each a document of two sentences (pairs.py).
     target_tokenizer: of the targets of pairs, where it is not `tokenizer` too; a folder with both gives both.
     unique: drops documents whose text came before.
-    errors: "replace" puts U+FFFD for invalid UTF-8 instead of stopping.
+    errors: "replace" puts U+FFFD for what is invalid in UTF-8, or in `encoding`, instead of stopping.
     encoding: of text, records and tables that are not UTF-8, by Python's name, such as "cp1252".
     weights: how many times each source counts: 2 takes every document twice, 0.5 every other one.
     one_document: a text file is one document; otherwise blank lines separate documents.

@@ -8,7 +8,6 @@ pieces of many files share a block; workers parse documents out of blocks (docum
 from __future__ import annotations
 
 import csv
-import json
 import re
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -23,6 +22,7 @@ from etude.extras import require
 from etude.text.encodings import suggest_encoding
 from etude.text.prepare.decompression import InputFile, explain_damage
 from etude.text.prepare.sources import HUB, SOURCE_SIDE, TARGET_SIDE, SourceFile, refuse_binary
+from etude.text.prepare.table_rows import Row, write_row
 from etude.text.prepare.tmx import read_units
 from etude.text.remote.urls import is_url
 
@@ -31,7 +31,6 @@ MAX_DOCUMENT_BYTES = 1 << 20  # a longer document is cut at a line end, so that 
 MAX_LINE_BYTES = 1 << 26  # of JSON
 BLANK_LINE = re.compile(rb"\n[ \t\r\f\v]*\n")
 NEWLINE = ord("\n")
-Row = dict[str, object]
 BOM = b"\xef\xbb\xbf"
 TEXT_FORMATS = ("text", "jsonl", "csv", "tsv", SOURCE_SIDE, TARGET_SIDE)  # that may be in another encoding
 
@@ -119,7 +118,7 @@ def read_blocks(
         offset, line = (start.offset, start.line) if number == start.file else (0, 1)
         kind = {"text": "file" if settings.one_document else "text", "jsonl": "lines"}.get(file.format, "rows")
         encoding = settings.encoding if file.format in TEXT_FORMATS else None
-        input_file = InputFile(file, on_hash is not None and offset == 0, encoding)
+        input_file = InputFile(file, on_hash is not None and offset == 0, encoding, settings.errors)
         try:
             with explain_damage(file.path):
                 for piece in _read_pieces(input_file, kind, settings, offset, line):
@@ -151,7 +150,7 @@ def _read_pieces(input_file: InputFile, kind: str, settings: ReadSettings, offse
         "csv": _read_csv, "tsv": _read_csv, "parquet": _read_parquet, "hub": _read_hub, SOURCE_SIDE: _read_sides,
         "tmx": _read_tmx,
     }[input_file.file.format]  # fmt: skip
-    return _group_rows(rows(input_file, settings, offset), offset)
+    return _group_rows(rows(input_file, settings, offset), offset, settings, input_file.file.path)
 
 
 def _read_spans(input_file: InputFile, kind: str, offset: int, line: int) -> Iterator[_Piece]:
@@ -210,13 +209,12 @@ def _find_cut(buffer: bytes, kind: str, at_end: bool) -> tuple[int, bool]:
     return place, True
 
 
-def _group_rows(rows: Iterator[Row], offset: int) -> Iterator[_Piece]:
+def _group_rows(rows: Iterator[Row], offset: int, settings: ReadSettings, path: str) -> Iterator[_Piece]:
     """Yield rows as lines of JSON, about a block at a time."""
     lines: list[bytes] = []
     size, first = 0, offset
     for row in rows:
-        # lone surrogates cannot come from these formats, so every row can be written as UTF-8
-        lines.append(json.dumps(row, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass"))
+        lines.append(write_row(row, settings.text_fields, settings.errors, f"{path}, row {offset + 1}"))
         size += len(lines[-1])
         offset += 1
         if size >= BLOCK_BYTES:
@@ -271,7 +269,7 @@ def _read_sides(input_file: InputFile, settings: ReadSettings, skip: int) -> Ite
     target = input_file.file.target_side
     assert target is not None and settings.pairs is not None
     with explain_damage(target.path):
-        target_file = InputFile(target, hashing=False, encoding=settings.encoding)
+        target_file = InputFile(target, hashing=False, encoding=settings.encoding, errors=settings.errors)
 
     def read_targets() -> Iterator[str]:
         with explain_damage(target.path):  # it is this file then, not the one that its source side is read from
@@ -341,6 +339,8 @@ def _read_parquet(input_file: InputFile, settings: ReadSettings, skip: int) -> I
                 seen += len(batch)
         except pyarrow.ArrowException as problem:
             raise UserError(f"{path} cannot be read as Parquet: {problem}.") from None
+    if source is input_file.raw:
+        input_file.raw.seek(0)  # read in any order so far; its hash is that of all its bytes
 
 
 def _read_hub(input_file: InputFile, settings: ReadSettings, skip: int) -> Iterator[Row]:
