@@ -15,6 +15,15 @@ from etude.errors import UserError
 from etude.recipes.document import Document, Writer, find_recipe, parse, parse_overrides, parse_value, read_recipe
 
 
+@pytest.mark.parametrize("text", ["한글 #1", "# all of it", "3\nlayers: 4"])
+def test_nothing_of_a_value_is_left_out(text: str) -> None:
+    """A label such as "한글 #1" was read as "한글", without a word."""
+    with pytest.raises(UserError, match="Put the whole value in quotes"):
+        parse_overrides([f"task.positive={text}"])
+    assert parse_value(yaml.safe_dump(text, default_style='"', allow_unicode=True), "here") == text
+    assert parse_value("C#", "here") == "C#"
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [

@@ -227,7 +227,13 @@ def parse_file(file: File, where: str, absent: str) -> Document:
 
 def parse_value(text: str, where: str) -> Any:
     """One value as it would stand in a recipe: a number, true, null, a word, [a, list]."""
-    return parse(f"value: {text}", where).values["value"]
+    values = parse(f"value: {text}", where).values
+    if len(values) > 1 or (re.search(r"(?:^|\s)#", text) and "#" not in str(values["value"])):
+        raise UserError(
+            f"{where}: what follows '#' is a comment, and what follows a new line another setting. Put the whole value "
+            "in quotes, as in note='\"run #3\"'."
+        )
+    return values["value"]
 
 
 def parse_overrides(overrides: Overrides) -> Document:
