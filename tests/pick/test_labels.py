@@ -161,6 +161,14 @@ def test_a_label_may_be_called_like_an_id(tmp_path: Path) -> None:
     assert str(problems[0]).endswith("with another answer: '0' and '4'. (4 such examples)")
 
 
+def test_half_a_character_is_no_label(tmp_path: Path) -> None:
+    """It could not be written with the answers: a traceback in the middle of a pick."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a", "label": "\\ud83d"}\n{"text": "b", "label": "\\ud83d\\ude00"}\n')
+    labelled, problems = read_labels("classify", path)
+    assert labelled.classes == ["😀"] and "a.jsonl:1: the text in 'label' holds half a surrogate" in str(problems[0])
+
+
 def test_contradicting_numbers_are_seen_too(tmp_path: Path) -> None:
     pair = {"text_a": "a", "text_b": "b"}
     path = write_lines(tmp_path / "a.jsonl", [{**pair, "score": 1}, {**pair, "score": 4}, {**pair, "score": 1.0}])

@@ -125,7 +125,7 @@ def label_of(record: Mapping[str, Any], column: str, where: str) -> str:
     name = normalize_nfc(str(value)).strip()  # one label, however its letters are composed
     if not name:
         raise UserError(f"{where}: the label in the column '{column}' is empty.", REMEDY)
-    return name
+    return checked_text(name, column, where)
 
 
 def number_of(record: Mapping[str, Any], column: str, where: str) -> float:
