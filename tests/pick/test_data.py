@@ -10,7 +10,7 @@ import pytest
 
 from etude.errors import UserError
 from etude.pick.data import HELD_OUT, PickData
-from etude.pick.labels import read_labels
+from etude.pick.labels import Labelled, read_labels
 from etude.runs.task_plan import task_module
 
 
@@ -38,3 +38,24 @@ def test_few_labels_that_stand_twice_make_fewer_folds(pairs: int, tmp_path: Path
 def test_usual_labels_have_five_folds(tmp_path: Path) -> None:
     data = build(tmp_path / "labels.jsonl", ["a", "b", "c"] * 20)
     assert data.repeat == 5 and len(data.folds) == data.planned == 15
+
+
+def test_models_know_nothing_of_a_test_file(tmp_path: Path) -> None:
+    """The mean of its values and the tags that only it has were part of the final model."""
+    parts: dict[str, dict[str, Labelled]] = {"similarity": {}, "tag": {}}
+    for name, value, tag in (("train", 0, "PER"), ("test", 4, "LOC")):
+        pairs = [{"text_a": f"{name} {n}", "text_b": "film", "score": value + n % 2} for n in range(30)]
+        sentences = [{"tokens": [name, str(n)], "tags": [f"B-{tag}", "O"]} for n in range(30)]
+        for kind, rows in (("similarity", pairs), ("tag", sentences)):
+            path = tmp_path / f"{kind}-{name}.jsonl"
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            parts[kind][name], problems = read_labels(kind, path)
+            assert not problems
+    data = {
+        kind: PickData.build(part["train"], None, part["test"], task_module(kind).Settings(), HELD_OUT, seed=0)
+        for kind, part in parts.items()
+    }
+    assert data["similarity"].facts["mean"] == 0.5
+    assert set(data["tag"].facts["labels"]) == {"O", "B-PER", "I-PER"}
+    wrong = [{"tags": ["O", "O"]} for _ in data["tag"].scored_on]
+    assert data["tag"].outcome(data["tag"].scored_on, wrong).score() == 0, "a tag that only the test file has is scored"

@@ -97,6 +97,14 @@ def test_the_table_is_ordered_by_what_chose(data: Any, tmp_path: Path, fake_time
     assert list(first.cells) == ["likely", "unsure", "last"]
 
 
+def test_the_hardware_is_what_the_pick_ran_on(
+    data: Any, tmp_path: Path, fake_time: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --device cpu, a report named the GPUs of the machine."""
+    monkeypatch.setattr(report, "describe_hardware", lambda device=None: f"hardware of {device}")
+    assert collect_results(data, tmp_path / "out")[1]["hardware"] == "hardware of cpu"
+
+
 class Folder:
     """What a summary needs of a finished pick."""
 

@@ -102,12 +102,16 @@ class PickData:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What follows from all labels (their names), the same for every fold."""
-        return task_module(self.labelled.kind).learn(self.labelled.examples, self.settings)
+        """What models know of the labels they learn from (their names), the same for every fold.
+
+        Nothing of a test file: its mean of values or the tags that only it has are not for a model to know.
+        """
+        return task_module(self.labelled.kind).learn(self.examples(self.refit_on), self.settings)
 
     @cached_property
     def scoring(self) -> Scoring[Any]:
-        return task_module(self.labelled.kind).scoring(self.settings, self.facts)
+        kind = task_module(self.labelled.kind)
+        return kind.scoring(self.settings, kind.learn(self.labelled.examples, self.settings))
 
     def outcome(self, numbers: np.ndarray, answers: Answers) -> Outcome:
         """Per-example numbers of answers, whose sums give the official score."""

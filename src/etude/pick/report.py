@@ -58,7 +58,7 @@ def collect(
         "rounds": race.rounds, "untried": race.untried, "notes": race.notes, "warnings": list(warnings),
         "not_exported": not_exported,
         "seconds": clock.spent, "minutes": clock.total / 60, "device": race.device, "seed": race.seed,
-        "hardware": describe_hardware(), "versions": describe_versions(),
+        "hardware": describe_hardware(race.device), "versions": describe_versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
 
