@@ -19,6 +19,7 @@ from etude.hub.run_weights import load_learner
 from etude.inference.task_model import TaskModel
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
+from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import saver
 from etude.train.loop import Loop
 from etude.transfer import finetune as transfer
@@ -87,6 +88,35 @@ def test_bad_lines_of_a_pipe(tuned: Run) -> None:
     assert [answer["label"] for answer in first] == ["good"], "what stands before a bad line is answered"
     answers = list(model.stream(lines, "pipe", skip_bad=True))
     assert ["error" in answer for answer in answers] == [False, True, False, True, True]
+
+
+def test_lines_that_only_this_model_refuses(
+    tuned: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A tokenizer may leave nothing of a text: that was found for a whole chunk, and took all its answers along."""
+    import etude
+
+    model = TaskModel.open(tuned.folder)
+    plain = [answer["label"] for answer in model.predict(["good film", "bad film", "very good"])]
+    cleaned = staticmethod(lambda text: text.replace("\u200b", ""))  # as a WordPiece tokenizer cleans its text
+    monkeypatch.setattr(Tokenizer, "normalise", cleaned)
+    lines = ["good film", "\u200b", "bad film", "\u200b", "very good"]
+    first: list[dict[str, Any]] = []
+    with pytest.raises(UserError, match="pipe:2: the tokenizer leaves nothing"):
+        first.extend(model.stream(lines, "pipe"))
+    assert [answer["label"] for answer in first] == plain[:1], "what stands before a bad line is answered"
+    answers = list(model.stream(lines, "pipe", skip_bad=True))
+    assert [answer["label"] for answer in answers if "error" not in answer] == plain
+    assert [answer["error"][:6] for answer in answers if "error" in answer] == ["pipe:2", "pipe:4"]
+    table = tmp_path / "texts.csv"
+    table.write_text("\n".join(["text", *lines]) + "\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"texts\.csv:3: the tokenizer leaves nothing"):
+        list(etude.predict(tuned.folder, table))
+    assert [answer["label"] for answer in etude.predict(tuned.folder, table, skip_bad=True)] == plain
+    assert "2 bad examples left out; the first: " in caplog.text
+    table.write_text("text\n\u200b\n", encoding="utf-8")
+    with pytest.raises(UserError, match="leaves nothing"):
+        list(etude.predict(tuned.folder, table, skip_bad=True))
 
 
 def test_no_line_of_a_pipe_waits_for_the_next(tuned: Run) -> None:

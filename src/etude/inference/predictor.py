@@ -137,8 +137,31 @@ class Predictor(ABC):
 
     def _respond(self, examples: Examples[Any]) -> list[Answer]:
         """Answers for a user: where the model comes with a threshold, unsure ones are withheld."""
-        answers, abstention = self.answer(examples), read_abstention(self.folder)
+        return self._withhold(self.answer(examples))
+
+    def _withhold(self, answers: list[Answer]) -> list[Answer]:
+        abstention = read_abstention(self.folder)
         return answers if abstention is None else abstention.apply(answers)
+
+    def respond(self, examples: Examples[Any]) -> list[Answer | UserError]:
+        """Return one answer an example as `predict` does, or why this model refuses that one.
+
+        A reader does not know all that is wrong for a model, such as a text of which its tokenizer leaves nothing.
+        """
+        responses = self._answer_halves(examples)
+        answers = iter(self._withhold([each for each in responses if not isinstance(each, UserError)]))
+        return [each if isinstance(each, UserError) else next(answers) for each in responses]
+
+    def _answer_halves(self, examples: Examples[Any]) -> list[Answer | UserError]:
+        """`answer`, and where an example is refused, the same of each half: few calls find few bad ones."""
+        try:
+            return [*self.answer(examples)]
+        except UserError as error:
+            if len(examples) == 1:
+                return [error]
+        middle = len(examples) // 2
+        halves = examples.part(range(middle)), examples.part(range(middle, len(examples)))
+        return [response for half in halves for response in self._answer_halves(half)]
 
     def write(self, answers: Answers, path: str | Path) -> None:
         """Write answers of `predict` as JSON lines, or as .json in the format of the task's official scorer."""
@@ -176,8 +199,12 @@ class Predictor(ABC):
                     if not skip_bad:  # raised after the answers to the lines before it
                         break
                     answers.append({"error": str(problem)})
-            predictions = iter(self._respond(Examples(items, source, places)) if items else [])
-            yield from (next(predictions) if answer is None else answer for answer in answers)
+            responses = iter(self.respond(Examples(items, source, places)) if items else [])
+            for answer in answers:
+                response = next(responses) if answer is None else answer
+                if isinstance(response, UserError) and not skip_bad:
+                    raise response
+                yield {"error": str(response)} if isinstance(response, UserError) else response
             if error is not None and not skip_bad:
                 raise error
 

@@ -186,8 +186,17 @@ def predict(
         raise UserError(f"There is no file {path}.")
     if path is not None and not holds_lines(path):
         examples = model.read(path, skip_bad=skip_bad, labelled=False)
+        if not skip_bad:
+            yield from model.predict(examples)
+            return
+        model.require_trained_head()
+        responses = model.respond(examples)
+        refused = [response for response in responses if isinstance(response, UserError)]
+        if len(refused) == len(responses):
+            raise refused[0]
+        examples.bad += map(str, refused)
         warn_bad(examples)
-        yield from model.predict(examples)
+        yield from (response for response in responses if not isinstance(response, UserError))
         return
     source: str | int = sys.stdin.fileno() if path is None else str(path)
     # a line ends at \n only: texts may hold U+2028 and its kind
