@@ -107,6 +107,8 @@ def test_it_is_as_long_as_there_is_time_for(
     assert tuned == ([] if name is None else [name])
     if name is None:
         assert race.untried[0]["reason"]["en"].startswith("not tried: needs about")
+        needed = race.journal.values["decisions"]["length mini"]["needed"]
+        assert needed > race.clock.left, "it says more than there was: the end of the pick counts"
     else:
         assert count(race, name) >= 3 and race.clock.left >= race.reserve()
 

@@ -26,7 +26,7 @@ class Length(TypedDict):
     """The decision how long a fine-tuning is."""
 
     length: float | None  # None: it is not tried
-    needed: float  # seconds that the shortest would need
+    needed: float  # seconds that the shortest would need, with the end of the pick: more than are left
 
 
 def run_tuned(race: Race, probed: Entry) -> None:
@@ -117,7 +117,7 @@ def choose_length(race: Race, encoder: Encoder, feature_seconds: float, lengths:
             if _estimate_folds(race, entry, folds) <= race.room(entry):
                 return {"length": length, "needed": 0.0}
     shortest = entries[min(lengths)]
-    needed = _estimate_folds(race, shortest, min(LEAST_FOLDS, repeat)) + race.final_seconds(shortest)
+    needed = _estimate_folds(race, shortest, min(LEAST_FOLDS, repeat)) + race.reserve(shortest)
     return {"length": None, "needed": needed}
 
 

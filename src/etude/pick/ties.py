@@ -72,7 +72,7 @@ def describe_ending(race: Race) -> Label:
     is_cut = any(
         entry.is_selectable and not entry.trials.answers and not entry.has_failed for entry in race.entries.values()
     )
-    if not rivals and (is_cut or count < race.data.repeat):
+    if not rivals and (is_cut or race.refused or count < race.data.repeat):
         return {
             "en": f"Ended after {spent} of {total}: {leader['en']} leads, by {count} of {planned} folds; there was no "
             "time for more comparisons beside the final fit.",
