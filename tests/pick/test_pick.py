@@ -180,6 +180,17 @@ def test_a_folder_that_cannot_be_written_is_told_before_text_is_read(tmp_path: P
             etude.pick("nowhere.txt", task="classify", train="nowhere.jsonl", out=out)
 
 
+def test_what_a_pick_writes_is_no_text(tmp_path: Path) -> None:
+    """With -o in the folder of the text, the same command read the answers of its own trials, and failed."""
+    train = write_labels(tmp_path / "labels.jsonl", 40)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("one two three\n")
+    for out in (tmp_path / "text", tmp_path / "text" / "deep" / "out"):
+        with pytest.raises(UserError, match="all files there are read as text"):
+            etude.pick(tmp_path / "text", task="classify", train=train, out=out)
+    assert [path.name for path in (tmp_path / "text").iterdir()] == ["a.txt"]
+
+
 def test_an_edited_recipe_is_another_input(tmp_path: Path) -> None:
     """A pick knew recipes by their name: after an edit it was "done already"."""
     recipe, tokenizer = tmp_path / "mine.yaml", tmp_path / "tokenizer.json"

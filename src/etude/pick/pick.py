@@ -151,6 +151,7 @@ def pick(
     loading = time.monotonic() - begin
     out, device = Path(out), _check_device(device)
     _refuse_other_files(out)
+    _refuse_folder_of_text(out, text)
     try_writing(out, inside=True)
     kind = task_module(task)
     _refuse_kind_without_contenders(task, has_encoders=bool(starts or text))
@@ -261,6 +262,16 @@ def _refuse_other_files(out: Path) -> None:
             f"{out} holds {taken[0]}, which no pick has put there, and a pick would write over what lies there. Choose "
             "another folder with -o."
         )
+
+
+def _refuse_folder_of_text(out: Path, text: Sequence[str]) -> None:
+    """Refuse a folder among the text: the same command would read what the pick has written there as more text."""
+    for name in text:
+        if Path(name).is_dir() and out.resolve().is_relative_to(Path(name).resolve()):
+            raise UserError(
+                f"-o {out} lies in {name}, and all files there are read as text: those of the pick would be, too. "
+                "Choose a folder elsewhere."
+            )
 
 
 def _task_values(settings: Mapping[str, object]) -> dict[str, Any]:

@@ -266,7 +266,7 @@ def pick(
     from etude.pick import pick as picking
     from etude.recipes.document import parse_overrides
 
-    words = [text] if isinstance(text, str) else list(text)
+    words = [text] if isinstance(text, (str, Path)) else list(text)
     is_setting = [re.match(r"task\.\w+=", str(word)) is not None for word in words]
     for word, is_set in zip(words, is_setting, strict=True):
         if not is_set and re.match(r"[a-z_]+(\.\w+)+=", str(word)) and not Path(word).exists():
