@@ -272,11 +272,19 @@ def test_frozen_layers_are_the_lowest(model: Model) -> None:
         with pytest.raises(UserError, match="this model has none"):
             freeze(model, 0)
         return
+    if model.shares_layers:  # nothing but the embedding was frozen, and the model card said otherwise
+        with pytest.raises(UserError, match=r"same weights.* Set it to 0 .*, or to 2 for all layers"):
+            freeze(model, 1)
+        freeze(model, 0)
+        assert learning_share(model) == 1
+        freeze(model, 2)
+        assert learning_share(model) == 0
+        return
     freeze(model, 1)
     for name, parameter in model.named_parameters():
         depth = model.parameter_depth(name)
         assert depth is not None and parameter.requires_grad == (depth > 1)
-    assert learning_share(model) == (1 if model.shares_layers else 0.5)
+    assert learning_share(model) == 0.5
 
 
 @pytest.mark.parametrize("frozen", [False, True])

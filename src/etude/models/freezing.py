@@ -26,8 +26,14 @@ def check_layers(model: Model, setting: str, layers: int) -> None:
 def freeze(model: Model, layers: int) -> None:
     """Excludes the embedding and so many layers above it from training."""
     check_layers(model, "freeze", layers)
+    depths = {name: model.base.parameter_depth(name) for name, _ in model.base.named_parameters()}
+    if layers and not any(depth is not None and 0 < depth <= layers for depth in depths.values()):
+        raise UserError(
+            f"transfer.freeze={layers}: all layers of this model have the same weights, so none stays as it is alone. "
+            f"Set it to 0 for the embedding, or to {model.base.layers} for all layers."
+        )
     for name, parameter in model.base.named_parameters():
-        depth = model.base.parameter_depth(name)
+        depth = depths[name]
         if depth is not None and depth <= layers:
             parameter.requires_grad_(False)
 
