@@ -114,7 +114,7 @@ class FastPreTokenizer:
             is_bad[ends - 1] |= kinds[ends - 1] == SPACE
             is_start = ((kinds != previous) & (previous != SPACE)) | is_first
             if self.cut is Cut.CONTRACTIONS:
-                _cut_contractions(pieces.encoded, is_first, is_start)
+                _cut_contractions(pieces.encoded, is_first, is_start, self.lower)
         is_common = np.ones(len(pieces), bool)
         is_common[np.searchsorted(pieces.starts, np.flatnonzero(is_bad), "right") - 1] = False
         starts = np.flatnonzero(is_start)
@@ -170,9 +170,9 @@ class FastPreTokenizer:
         return data.tobytes().decode().split("\0")  # no word of common characters holds it
 
 
-def _cut_contractions(encoded: bytes, is_first: np.ndarray, is_start: np.ndarray) -> None:
-    """Cut behind an apostrophe's ending instead of behind the apostrophe."""
-    data = np.frombuffer(encoded + bytes(3), np.uint8)
+def _cut_contractions(encoded: bytes, is_first: np.ndarray, is_start: np.ndarray, lower: bool) -> None:
+    """Cut behind an apostrophe's ending instead of behind the apostrophe; `lower`: in letters of either case."""
+    data = np.frombuffer((encoded.lower() if lower else encoded) + bytes(3), np.uint8)
     # an apostrophe that is a word of its own
     places = np.flatnonzero((data[: len(is_first)] == ord("'")) & is_start)
     places = places[(places + 1 < len(is_first))]
@@ -219,7 +219,9 @@ def build_pre_tokenizer(tokenizer: Tokenizer) -> FastPreTokenizer | None:
     if step["type"] == "BertPreTokenizer":
         pattern, cut, byte_level = rf"[{letters}{DIGITS}]+|[{PUNCTUATION}_]", Cut.MARKS, False
     elif step["type"] == "ByteLevel" and step["use_regex"] and not step["add_prefix_space"]:
-        pattern, cut, byte_level = rf"'(?:{'|'.join(CONTRACTIONS)})|{runs}", Cut.CONTRACTIONS, True
+        # lower case comes first: DON'T is cut as don't is. Without re.IGNORECASE, to which ſ is an s
+        endings = [*CONTRACTIONS, *("".join(f"[{a}{a.upper()}]" for a in ending) for ending in CONTRACTIONS if lower)]
+        pattern, cut, byte_level = rf"'(?:{'|'.join(endings)})|{runs}", Cut.CONTRACTIONS, True
     elif step["type"] == "Split" and step["pattern"].get("Regex") == training.PIECE_PATTERN:
         pattern, cut, byte_level = runs, Cut.RUNS, False
     elif step["type"] == "Split" and step["pattern"].get("Regex") == training.WORD_PATTERN:
