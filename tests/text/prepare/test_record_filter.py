@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from etude.text.prepare.record_filter import parse_filter
 RECORD: dict[str, Any] = {
     "score": 3, "ratio": 0.5, "lang": "ko", "draft": False, "title": "The 'x' y", "none": None, "number_text": "12.5",
     "meta": {"kind": "news", "deep": {"n": 4}}, "a.b": "dotted", "yes": "true",
+    "name": unicodedata.normalize("NFD", "서울"), "huge": 10**400, "tiny": -(10**400),
     "law": "Act 7 of 2020, version 1.10, a true copy", "draft_text": "False", "empty": " ",
 }  # fmt: skip
 
@@ -33,6 +35,8 @@ RECORD: dict[str, Any] = {
         ("law contains 1.10", True), ("law contains 1.1.0", False), ("law contains true", True),
         ("draft_text", False), ("not draft_text", True), ("empty", False), ("yes", True), ("title", True),
         ("law contains null", False), ('law contains "7 of"', True),
+        ("name==서울", True), (unicodedata.normalize("NFD", "name contains '서'"), True), ("name contains 부", False),
+        (unicodedata.normalize("NFD", "name!=서울"), False), ("huge>3", True), ("huge<1e300", False), ("tiny<3", True),
         ("score==3 or lang==en and draft", True), ("(score==3 or lang==en) and draft", False),
     ],
 )  # fmt: skip
@@ -60,6 +64,8 @@ def test_fields_are_known() -> None:
         "f(x)",
         "a;b",
         "not",
+        "(" * 5000 + "x" + ")" * 5000,
+        "not " * 5000 + "x",
     ],
 )
 def test_nonsense_is_refused(text: str) -> None:

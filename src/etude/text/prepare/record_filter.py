@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from etude.errors import UserError
+from etude.text.tokenizer.normalization import normalize_nfc
 
 Record = Mapping[str, object]
 Literal = str | float | bool | None
@@ -52,7 +53,10 @@ class RecordFilter:
 def parse_filter(text: str) -> RecordFilter:
     """Parse a filter; raises UserError where it cannot be read."""
     parser = _Parser(text)
-    test = parser.parse_or()
+    try:
+        test = parser.parse_or()
+    except RecursionError:
+        parser.fail("its conditions lie too deep in each other")
     if parser.kind:
         parser.fail(f"'{parser.value}' is unexpected")
     return RecordFilter(text, test, tuple(dict.fromkeys(parser.fields)))
@@ -91,7 +95,7 @@ class _Parser:
 
     def fail(self, what: str) -> NoReturn:
         example = 'Write for example "score>=3" or "lang==ko and not draft".'
-        raise UserError(f"The filter '{self.text}' cannot be read: {what}. {example}")
+        raise UserError(f"The filter '{self.text[:200]}' cannot be read: {what}. {example}")
 
     def parse_or(self) -> Predicate:
         tests = [self.parse_and()]
@@ -131,7 +135,7 @@ class _Parser:
         if (self.kind, self.value) == ("word", "contains"):
             self.advance()
             part = self.parse_part()
-            return lambda record: part in str(get_field(record, field) or "")
+            return lambda record: part in _as_text(get_field(record, field) or "")
         return lambda record: _is_true(get_field(record, field))
 
     def parse_literal(self) -> Literal:
@@ -141,13 +145,13 @@ class _Parser:
         self.advance()
         if kind == "number":
             return float(value)
-        return _unquote(value) if kind == "text" else CONSTANTS.get(value, value)
+        return normalize_nfc(_unquote(value)) if kind == "text" else CONSTANTS.get(value, normalize_nfc(value))
 
     def parse_part(self) -> str:
         """Return a value as it is written: 2020 is looked for in a text as these four letters, not as a number."""
         kind, value = self.kind, self.value
         self.parse_literal()
-        return _unquote(value) if kind == "text" else value
+        return normalize_nfc(_unquote(value) if kind == "text" else value)
 
 
 def _unquote(text: str) -> str:
@@ -166,18 +170,23 @@ def _build_comparison(field: str, compare: Comparison, name: str, literal: Liter
         if isinstance(literal, float):
             number = _as_number(value)
             return name == "!=" if number is None else compare(number, literal)
-        return compare(str(value), literal)
+        return compare(_as_text(value), literal)
 
     return test
 
 
+def _as_text(value: object) -> str:
+    """Return a value as text in NFC, so that Hangul typed as jamo and as syllables is the same word."""
+    return normalize_nfc(str(value))
+
+
 def _as_number(value: object) -> float | None:
-    if isinstance(value, (int, float)):
-        return float(value)
     try:
-        return float(value) if isinstance(value, str) else None
+        return float(value) if isinstance(value, (int, float, str)) else None
     except ValueError:
         return None
+    except OverflowError:  # of an integer that no float reaches
+        return float(str(value))
 
 
 def _is_true(value: object) -> bool:
