@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import unicodedata
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -63,6 +65,23 @@ def test_anchors_move_with_normalization() -> None:
     late = remove_wiki_links("x [[cafe]]\u0301s [[b]]").normalise()  # the accent of the letter before the bracket
     assert late.text == "x cafés b"
     assert spans(late) == [("café", "cafe"), ("b", "b")]
+
+
+@given(st.text(alphabet="ab \n\u0301\u1100\u1161\u11a8가각", max_size=30), st.lists(st.integers(0, 30), max_size=6))
+@settings(max_examples=200, deadline=None)
+def test_anchors_move_as_the_text_before_them_does(text: str, places: list[int]) -> None:
+    places = sorted({min(place, len(text)) for place in places})
+    anchored = AnchoredText(text, [Anchor(start, end, "x") for start, end in pairwise(places)]).normalise()
+    expected = [len(unicodedata.normalize("NFC", text[:place])) for place in places]
+    assert anchored.anchors == [Anchor(start, end, "x") for start, end in pairwise(expected)]
+
+
+def test_many_anchors_of_decomposed_korean_move_in_time() -> None:
+    text = unicodedata.normalize("NFD", "서울 " * 40_000)
+    start = time.process_time()
+    anchored = AnchoredText(text, [Anchor(6 * n, 6 * n + 5, n) for n in range(40_000)]).normalise()
+    assert time.process_time() - start < 4  # it took two minutes
+    assert {anchored.text[start:end] for start, end, _ in anchored.anchors} == {"서울"}
 
 
 def test_parts_keep_the_anchors_inside() -> None:

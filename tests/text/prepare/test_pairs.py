@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from etude.errors import UserError
 from etude.text.corpus.corpus import Corpus
-from etude.text.prepare.pairs import is_uneven, parse_pairs
+from etude.text.prepare.pairs import is_uneven, join_pair, parse_pairs
 from etude.text.prepare.prepare import prepare
 from etude.world import World
 
@@ -138,3 +139,10 @@ def test_the_world_tells_the_same_content_in_both_languages() -> None:
     pairs = list(World(0).pairs(300))
     assert len(set(pairs)) == 300 and pairs[:60] == PAIRS
     assert all(en.isascii() and any("가" <= letter <= "힣" for letter in ko) for en, ko in pairs)
+
+
+def test_sides_are_joined_in_time_whatever_white_space_they_hold() -> None:
+    start = time.process_time()
+    source = "a" + " " * 100_000 + "b \n\r\n \u3000c\r"
+    assert join_pair([source, "  d\re "], ("en", "ko"), "a.jsonl, line 1") == "a" + " " * 100_000 + "b c\nd e"
+    assert time.process_time() - start < 2  # it took 90 s

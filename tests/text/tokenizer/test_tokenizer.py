@@ -7,6 +7,7 @@ import json
 import pickle
 import subprocess
 import sys
+import time
 import unicodedata
 from pathlib import Path
 
@@ -138,11 +139,37 @@ def test_training_does_not_depend_on_the_order_or_the_process(spec: str) -> None
     [
         ("bep:16000", "bpe"), ("bpe", "size"), ("bpe:lots", "number"), ("bytebpe:100", "262"), ("word:3", "at least 7"),
         ("bpe:16000,uper", "lower"), ("char:0", "small"), ("bpe:9999999999", "larger"),
+        ("bpe:16__000", "number"), ("bpe:16000_", "number"), ("bpe:" + "9" * 5000, "number"),
+        ("wordpiece:7", "least 8"), ("bpe:16000,min=²", "min=N"),
     ],
 )  # fmt: skip
 def test_a_bad_spec_is_explained(spec: str, word: str) -> None:
     with pytest.raises(UserError, match=word):
         training.parse_spec(spec)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_smallest_vocabularies_have_their_size(spec: str) -> None:
+    kind = spec.split(":")[0]
+    smallest = 6 + {"bytebpe": 256, "wordpiece": 2}.get(kind, 1)
+    for size in (smallest, smallest + 1, smallest + 5):
+        tokenizer = Tokenizer.train(f"{kind}:{size}", TEXTS)
+        assert tokenizer.vocab == size or (kind == "wordpiece" and tokenizer.vocab == size - 1)
+        assert len(tokenizer.encode(KOREAN[0]))
+
+
+@pytest.mark.parametrize("spec", ["bpe:300", "bytebpe:300", "wordpiece:300"])
+def test_a_very_long_word_is_learnt_from_in_time(spec: str) -> None:
+    """DNA, or encoded data; the library alone takes a minute for it, and hours for a megabyte."""
+    letters = np.random.default_rng(0).choice(list("가나다라"), 200_000)
+    start = time.process_time()
+    tokenizer = Tokenizer.train(spec, ["".join(letters), *TEXTS])
+    assert time.process_time() - start < 10
+    assert len(tokenizer.encode("가나다라가나다라가나다라")) < 12
+    text = "가" * 3 * training.LONGEST_WORD + " 나 " + "." * training.LONGEST_WORD + "다"
+    cuts = list(training._cut_long_words([text, "a b", ""]))
+    assert "".join(cuts) == text + "a b" and cuts[-2:] == ["a b", ""]
+    assert [len(cut) for cut in cuts[:3]] == 3 * [training.LONGEST_WORD]
 
 
 @pytest.mark.parametrize("spec", SPECS)

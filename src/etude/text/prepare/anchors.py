@@ -45,9 +45,15 @@ class AnchoredText:
         text = normalize_nfc(self.text)
         if text == self.text:
             return self
-        places = {place for anchor in self.anchors for place in anchor[:2]}
-        # a place inside a character that is composed of several moves to its end
-        moved = {place: len(normalize_nfc(self.text[:place])) for place in sorted(places)}
+        moved: dict[int, int] = {}
+        start = length = 0  # of the text before a space, with which no character before it is composed
+        for place in sorted({place for anchor in self.anchors for place in anchor[:2]}):
+            space = self.text.rfind(" ", start, place)
+            if space > start:
+                length += len(normalize_nfc(self.text[start:space]))
+                start = space
+            # a place inside a character that is composed of several moves to its end
+            moved[place] = length + len(normalize_nfc(self.text[start:place]))
         return AnchoredText(text, [Anchor(moved[start], moved[end], name) for start, end, name in self.anchors])
 
     def slice(self, start: int, end: int) -> AnchoredText:

@@ -20,7 +20,7 @@ from etude.text.prepare.sources import COMPRESSIONS, SOURCE_SIDE, TARGET_SIDE, S
 from etude.text.tokenizer.batch_encoder import BatchEncoder, EncodedBatch
 from etude.text.tokenizer.text_batch import TextBatch
 
-LINE_BREAK = re.compile(r"\s*[\n\r]\s*")
+LINE_BREAK = re.compile(r"[\n\r]")
 BETWEEN = "\n"  # source and target in the text of a pair
 RATIO = 9.0  # longer side to shorter, in characters, above which a pair is hardly one (Moses' clean-corpus-n)
 SHORTEST = 20  # characters of the longer side from which on that is judged
@@ -40,7 +40,9 @@ def join_pair(sides: list[str], names: tuple[str, str], place: str) -> str:
     for side, name in zip(sides, names, strict=True):
         if not side.strip():
             raise UserError(f"{place}: '{name}' is empty, and the other side is not. Write its text, or drop the line.")
-    text = BETWEEN.join(LINE_BREAK.sub(" ", side.strip()) for side in sides)
+    # one expression for a break with the white space around it would try every run of spaces from each of them
+    lines = ([line.strip() for line in LINE_BREAK.split(side)] for side in sides)
+    text = BETWEEN.join(" ".join(filter(None, side)) for side in lines)
     if len(text.encode()) > LONGEST:
         raise UserError(f"{place}: the pair has more than {LONGEST >> 20} MB. Are line ends missing?")
     return text

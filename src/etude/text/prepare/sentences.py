@@ -29,6 +29,7 @@ CONTINUATION = re.compile(r"(?:이?라[고는며면]|하[고며는면였]|[고�
 SINGLE_BREAK = re.compile(r"\n(?<!\n\n)(?!\n)")
 BREAK_INSIDE = re.compile(rf"\n(?<![\s.!?…:;{CLOSERS}]\n)(?=[a-zà-öø-ÿа-я])")
 DATE = re.compile(r"\d{1,4}\. \d{1,2}\. \d{1,2}\.\Z")  # as Korean writes it: 1935. 5. 15.
+LONGEST_WORD = 64  # characters before a point that are looked at: more than any abbreviation or number of a list has
 LIST_NUMBER = re.compile(r"[(\[]?(?:\d{1,3}|[ivxIVX]{1,4}|[a-zA-Z]|[가나다라마바사아자차카타파하])\Z")
 
 
@@ -144,7 +145,8 @@ def _is_sentence_end(text: str, place: int, end: int, last: int, stop: int) -> b
     before = text[max(last, point - 7) : point]
     if len(before) == 7 and before.isalpha() and before.islower():
         return True  # a common word, longer than any abbreviation below
-    start = max(last, text.rfind(" ", last, point) + 1, text.rfind("\n", last, point) + 1)
+    first = max(last, point - LONGEST_WORD)  # a search back to `last` would take as long as the line so far
+    start = max(first, text.rfind(" ", first, point) + 1, text.rfind("\n", first, point) + 1)
     word = text[start:point].lstrip("\"'“‘«‹「『【（([{")
     if not word:
         return True
@@ -154,7 +156,7 @@ def _is_sentence_end(text: str, place: int, end: int, last: int, stop: int) -> b
         and (next_char.isdigit() or DATE.search(text, max(last, point - 14), point + 1))
     ):
         return False
-    if LIST_NUMBER.match(word) and not text[last:start].strip():
+    if LIST_NUMBER.match(word) and _skip_space(text, last) >= start:
         return False  # "1. ", "a. " or "가. " before an item
     lower = word.lower()
     if lower in TITLES or (lower in BEFORE_NUMBER and (next_char.isdigit() or next_char in "IVXLC")):

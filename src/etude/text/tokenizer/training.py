@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
@@ -34,6 +34,10 @@ MIN_FALLBACK_VOCAB = 1024  # with fewer ids the 256 bytes would take more than a
 PIECE_PATTERN = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 # A word for word-level models: letters and digits, joined by an inner apostrophe or, in numbers, by point or comma.
 WORD_PATTERN = r"\p{N}+(?:[.,]\p{N}+)+|[\p{L}\p{M}\p{N}_]+(?:['’][\p{L}\p{M}\p{N}_]+)*|[^\s\p{L}\p{M}\p{N}_]"
+
+LONGEST_WORD = 256  # characters of a word from which merges are learnt: no language has one that is as long
+CLAUSE_MARKS = ".,!?;:…。、，！？；："  # what ends a word of a script without spaces
+LONG_RUN = re.compile(rf"[^\s{CLAUSE_MARKS}]{{{LONGEST_WORD}}}|[{CLAUSE_MARKS}]{{{LONGEST_WORD}}}")
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,11 @@ def parse_spec(text: str) -> TokenizerSpec:
         raise UserError(f"No kind of tokenizer is called '{kind}' (in '{text}').{suggest_name(kind, KINDS)}")
     size: int | None = None
     if colon:
-        if not re.fullmatch(r"[0-9][0-9_]*", size_text):
+        if not re.fullmatch(r"(?=.{1,18}$)[0-9]+(?:_[0-9]+)*", size_text):
             raise UserError(f"The size of a tokenizer is a number, as in '{kind}:16000', not '{size_text}'.")
         size = int(size_text)
-        smallest = len(TRAINED_SPECIALS) + (256 if kind == "bytebpe" else 1)
+        # a character of wordpiece is two tokens: at the start of a word, and inside
+        smallest = len(TRAINED_SPECIALS) + {"bytebpe": 256, "wordpiece": 2}.get(kind, 1)
         if size < smallest:
             raise UserError(
                 f"'{text}' is too small: {len(TRAINED_SPECIALS)} ids are special tokens"
@@ -75,7 +80,7 @@ def parse_spec(text: str) -> TokenizerSpec:
             lower = True
         elif name == "form" and value in ("nfc", "nfkc"):
             form = value
-        elif name == "min" and value.isdigit():
+        elif name == "min" and re.fullmatch(r"[0-9]{1,18}", value):
             min_count = int(value)
         else:
             raise UserError(
@@ -135,6 +140,19 @@ def _train_word(spec: TokenizerSpec, backend: Backend, texts: Iterable[str]) -> 
     return trained  # without a decoder, tokens are joined by spaces
 
 
+def _cut_long_words(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts, cut inside of words of more than LONGEST_WORD characters: DNA, encoded data, a text of dots.
+
+    The library's trainer takes time by the square of a word's length, and hours for a word of a megabyte.
+    """
+    for text in texts:
+        start = 0
+        for run in LONG_RUN.finditer(text):
+            yield text[start : run.end()]
+            start = run.end()
+        yield text[start:]
+
+
 def _learn_merges(
     backend: Backend, texts: Iterable[str], alphabet: list[str], size: int, min_count: int
 ) -> list[tuple[str, str]]:
@@ -146,7 +164,7 @@ def _learn_merges(
         limit_alphabet=len(alphabet),
         show_progress=False,
     )
-    backend.train_from_iterator(texts, trainer)
+    backend.train_from_iterator(_cut_long_words(texts), trainer)
     return [(left, right) for left, right in json.loads(backend.to_str())["model"]["merges"]]
 
 
