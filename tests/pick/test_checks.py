@@ -215,3 +215,14 @@ def test_hints_name_options_of_pick_only(tmp_path: Path) -> None:
     named = re.sub(r"etude prepare[^.]*", "", "\n".join([*messages, str(caught.value)]))  # hints to another verb
     options = set(re.findall(r"--[a-z][a-z-]*", named))
     assert options <= list_options() and len(options) >= 5, options
+
+
+def test_many_unknown_labels_are_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of thousands was compared with every label of train: minutes, for twenty lines."""
+    compared: list[str] = []
+    monkeypatch.setattr("etude.pick.checks.suggest_name", lambda label, known: compared.append(label) or " Like a.")
+    words = [f"{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(200)]
+    test = [{"text": f"more {n}", "label": label} for n, label in enumerate(words * 2)]
+    message = failure(tmp_path, reviews(30), test=test)
+    assert message.startswith("400 problems") and "the label 'ab' is not in --train. Like a." in message
+    assert len(compared) == 20

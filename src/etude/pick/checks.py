@@ -14,7 +14,7 @@ from pathlib import Path
 
 from etude.errors import UserError, suggest_name
 from etude.pick.labels import Labelled, read_labels
-from etude.pick.problems import Problem, merge_alike, raise_all
+from etude.pick.problems import MAX_LINES, Problem, merge_alike, raise_all
 from etude.pick.text_pile import TextPile, check_text
 from etude.runs.task_plan import task_module
 from etude.settings import Strict
@@ -186,11 +186,14 @@ def _check_unseen(parts: dict[str, Labelled], name: str, known: set[str], skip_b
         message = f"{place}: tags of --test that --train lacks count as wrong answers: {listed}."
         korean = f"{place}: --test에만 있고 --train에는 없는 태그는 오답으로 셉니다: {listed}."
         return [Problem(message, False, len(unseen), korean)]
-    messages = []
+    messages: list[tuple[str, str]] = []
+    names: dict[str, str] = {}  # like a label; of those that are listed: comparing thousands would take minutes
     for index, classes in unseen:
         place, label = part.examples.places[index], min(classes)
+        if label not in names:
+            names[label] = suggest_name(label, known) if len(names) < MAX_LINES else ""
         hint = "Correct it, add examples of it to --train, or leave it out with --skip-bad."
-        messages.append((place, f"{place}: the label '{label}' is not in --train.{suggest_name(label, known)} {hint}"))
+        messages.append((place, f"{place}: the label '{label}' is not in --train.{names[label]} {hint}"))
     if not skip_bad:
         return merge_alike(messages)
     parts[name] = _leave_out(part, {index for index, _ in unseen})
