@@ -191,6 +191,20 @@ def test_what_a_pick_writes_is_no_text(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "text").iterdir()] == ["a.txt"]
 
 
+def test_a_start_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
+    """It was left out with a line in the middle of the pick, and neither answer nor report knew of it."""
+    train = write_labels(tmp_path / "labels.jsonl", 40)
+    start = tmp_path / "start"
+    start.mkdir()
+    (start / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match="neither a run"):
+        etude.pick(task="classify", train=train, out=tmp_path / "out", start=[str(start)])
+    (start / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(UserError, match=f"--start {start}: "):
+        etude.pick(task="classify", train=train, out=tmp_path / "out", start=[str(start)])
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_edited_recipe_is_another_input(tmp_path: Path) -> None:
     """A pick knew recipes by their name: after an edit it was "done already"."""
     recipe, tokenizer = tmp_path / "mine.yaml", tmp_path / "tokenizer.json"

@@ -322,3 +322,19 @@ def test_each_start_is_worth_its_own_time(data: PickData, tmp_path: Path, monkey
     monkeypatch.setattr(stages, "use_time_left", lambda _: None)
     stages.run_race(race, PickText(None, None, tmp_path), starts, [])
     assert [candidate.name for candidate in entered] == ["small"]
+
+
+def test_a_contender_without_answers_is_noted(data: PickData, tmp_path: Path) -> None:
+    """It is in no table: only a line in the middle of the pick said that it failed, or that there was no time."""
+
+    class Failing(Scripted):
+        def answer(self, *_: Any) -> list[Answer]:
+            raise UserError("no memory for it")
+
+    race = build_race(data, tmp_path / "out", 600)
+    race.run_folds(race.enter(Failing("heavy", 0.9)))
+    race.run_folds(race.enter(Scripted("slow", 0.9, lambda: 1e4)))
+    assert [note["en"] for note in race.notes] == [
+        "heavy: failed: no memory for it", "slow: 0 of 15 folds: there was no time for more"
+    ]  # fmt: skip
+    assert race.notes[1]["ko"].startswith("slow: 15겹 중 0겹")

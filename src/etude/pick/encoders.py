@@ -74,6 +74,18 @@ def open_start(folder: Path, name: str) -> Encoder:
     return Encoder(name, {"en": name, "ko": name}, folder, key, 0.0, cost)
 
 
+def check_start(folder: Path) -> None:
+    """Open a start once: what is wrong with it is said before anything is computed, and not by its absence."""
+    if not any((folder / name).is_file() for name in (RECIPE, "config.json")):
+        raise UserError(
+            f"--start {folder}: it is neither a run (recipe.yaml) nor a folder of transformers (config.json)."
+        )
+    try:
+        open_pretrained(folder)
+    except UserError as error:
+        raise UserError(f"--start {folder}: {error}") from None
+
+
 def _hash_files(folder: Path) -> list[tuple[str, str]]:
     """Names and hashes of the files of a model."""
     files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".json", ".yaml", ".txt"))

@@ -149,6 +149,3 @@ def _run(race: Race, encoder: Encoder, feature_seconds: float, length: float, fo
     entry = _build_entry(race, encoder, feature_seconds, length)
     race.entries[entry.contender.name] = entry
     race.run_folds(entry, until=folds)
-    if not entry.trials.answers:
-        label = entry.contender.label
-        race.note(f"{label['en']}: {entry.note}", f"{label['ko']}: {entry.korean_note}")

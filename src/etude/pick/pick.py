@@ -26,7 +26,7 @@ from etude.pick import page, report
 from etude.pick.candidates import parse_candidates
 from etude.pick.checks import check_inputs
 from etude.pick.data import HELD_OUT, PickData
-from etude.pick.encoders import Candidate, Encoder, open_start
+from etude.pick.encoders import Candidate, Encoder, check_start, open_start
 from etude.pick.final import (
     EXPORT,
     LABELS,
@@ -169,6 +169,8 @@ def pick(
     pile = PickText(checked.text, checked.corpus, out / "corpora") if text else None
     start_encoders = [open_start(*_parse_start(start)) for start in starts]
     _refuse_equal_names([encoder.name for encoder in start_encoders])
+    for encoder in start_encoders:
+        check_start(encoder.folder)
     scratch = parse_candidates(list(recipes), device)
     for candidate in scratch:
         # an unknown name is said before anything is done

@@ -204,20 +204,14 @@ class Race:
             planned = self.data.planned
             entry.explain(f"{number} of {planned} folds: there was no time for more",
                           f"{planned}겹 중 {number}겹: 시간이 모자람")  # fmt: skip
-        if entry.trials.answers:
-            self._report(entry)
-        elif entry.note:
-            self.on_progress(f"{entry.contender.label['en']}: {entry.note}")
+        self._conclude(entry)
 
     def run_more_folds(self, entry: Entry, until: int, decision: str) -> None:
         """Run a contender's folds up to a number, beyond those that were planned; `decision` names how far it came."""
         number = self._run_until(entry, until, decision, lambda _: until)
-        if not entry.trials.answers:
-            self.on_progress(f"{entry.contender.label['en']}: {entry.note}")
-            return
-        if number >= self.data.planned:
+        if entry.trials.answers and number >= self.data.planned:
             entry.explain("", "")
-        self._report(entry)
+        self._conclude(entry)
 
     def _run_until(self, entry: Entry, allowed: int, decision: str, count: Callable[[float], int]) -> int:
         """Run the next folds, as many as `count` says after the first of them; returns how many there are."""
@@ -345,6 +339,15 @@ class Race:
         text = (self.store.result_folder(key) / ANSWERS).read_text(encoding="utf-8")
         # not splitlines: answers hold the user's text, and that may hold U+2028
         return [json.loads(line) for line in text.split("\n") if line], float(result["seconds"])
+
+    def _conclude(self, entry: Entry) -> None:
+        """Report how a contender stands, or note why it is not in the table: it has no answers."""
+        label = entry.contender.label
+        if entry.trials.answers:
+            self._report(entry)
+        elif entry.note:
+            self.note(f"{label['en']}: {entry.note}", f"{label['ko']}: {entry.korean_note}")
+            self.on_progress(self.notes[-1]["en"])
 
     def _report(self, entry: Entry) -> None:
         standing, leader = self.standing(entry.contender.name), self.leader()
