@@ -187,13 +187,13 @@ def _check_unseen(parts: dict[str, Labelled], name: str, known: set[str], skip_b
         korean = f"{place}: --test에만 있고 --train에는 없는 태그는 오답으로 셉니다: {listed}."
         return [Problem(message, False, len(unseen), korean)]
     messages: list[tuple[str, str]] = []
-    names: dict[str, str] = {}  # like a label; of those that are listed: comparing thousands would take minutes
+    nearest: dict[str, str] = {}  # like a label; of those that are listed: comparing thousands would take minutes
     for index, classes in unseen:
         place, label = part.examples.places[index], min(classes)
-        if label not in names:
-            names[label] = suggest_name(label, known) if len(names) < MAX_LINES else ""
+        if label not in nearest:
+            nearest[label] = suggest_name(label, known) if len(nearest) < MAX_LINES else ""
         hint = "Correct it, add examples of it to --train, or leave it out with --skip-bad."
-        messages.append((place, f"{place}: the label '{label}' is not in --train.{names[label]} {hint}"))
+        messages.append((place, f"{place}: the label '{label}' is not in --train.{nearest[label]} {hint}"))
     if not skip_bad:
         return merge_alike(messages)
     parts[name] = _leave_out(part, {index for index, _ in unseen})
