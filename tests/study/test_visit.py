@@ -97,6 +97,20 @@ def test_short_cells_and_trials_do_not_stand_for_long_ones(plan: plans.Plan) -> 
     assert durations.estimate(long) == pytest.approx(STARTUP + 40.0)
 
 
+def test_a_large_model_is_not_slowed_down_as_small_ones_are(plan: plans.Plan) -> None:
+    """Small models wait for launches and share a GPU badly; the trial of a large one tells how slow it will be."""
+    durations = Durations(plan.store, plan.cells.values())
+    small = replace(plan.cells[plan.bases["bert", 0]], flops=1e15, seconds=20.0)
+    large = replace(plan.cells[plan.bases["gpt", 0]], flops=1e16, seconds=50.0)
+    for _ in range(3):
+        durations.observe(small, STARTUP + 200.0)
+    durations.observe(replace(large, flops=2e15, seconds=10.0), STARTUP + 40.0)
+    assert durations.estimate(large) == pytest.approx(STARTUP + 4 * 50.0)
+    assert durations.estimate(replace(small, flops=5e15, seconds=100.0)) == pytest.approx(STARTUP + 10 * 100.0)
+    without_flops = replace(large, flops=0.0)
+    assert durations.estimate(without_flops) == pytest.approx(STARTUP + 10 * 50.0), "the median of all"
+
+
 def test_a_visit_that_is_too_short_leaves_cells_for_the_next(report: Report, study: Study, tmp_path: Path) -> None:
     folder = tmp_path / "part"
     shutil.copytree(report.folder, folder)

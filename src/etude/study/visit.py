@@ -9,6 +9,7 @@ its weights stay here.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from etude.study.plan import Plan
 SAFETY = 1.2  # a cell may take so many times what the others took
 STARTUP = 15.0  # seconds in which a model is compiled and its data read
 SHORT = 2.0  # planned seconds below which start-up is all that a duration tells
+ALIKE = 0.1  # logarithm of the ratio of two planned speeds, below which they are one
 
 
 def order_cells(plans: Sequence[Plan], store: CellStore) -> list[Cell]:
@@ -66,14 +68,15 @@ def missing_bases(store: CellStore, cells: Iterable[Cell]) -> list[str]:
 class Durations:
     """Seconds of cells: as measured on cells of the same place in the grid, or as planned and slowed down alike.
 
-    Plans hold the speed of each model alone on the machine; cells that share it are slower by one factor, the median of
-    those that ended, beside a start-up that does not grow with their length. Trials are far shorter than what follows
-    them, and models differ a thousandfold in seconds a FLOP, so neither seconds nor FLOPs alone would carry over.
+    Plans hold the speed of each model alone on the machine; cells that share it are slower by a factor, beside a
+    start-up that does not grow with their length. A small model waits for its launches and a large one for the GPU, so
+    the factor is that of the cells that ended whose planned FLOPs a second are nearest: a contender's own trials, as a
+    rule. Trials are far shorter than what follows them, so seconds alone would not carry over.
     """
 
     def __init__(self, store: CellStore, cells: Iterable[Cell]) -> None:
         self.alike: dict[tuple[object, ...], float] = {}
-        self.slowdowns: dict[str, list[float]] = {}
+        self.slowdowns: dict[str, list[tuple[float, float]]] = {}  # planned FLOPs a second, and the factor
         for cell in cells:
             if store.state(cell.key) == "done":
                 self.observe(cell, float(store.result(cell.key)["seconds"]))
@@ -82,14 +85,29 @@ class Durations:
         self.alike[_describe_place(cell)] = seconds
         if cell.seconds >= SHORT:
             steady = max(seconds - STARTUP, seconds / 4)
-            self.slowdowns.setdefault(cell.kind, []).append(steady / cell.seconds)
+            self.slowdowns.setdefault(cell.kind, []).append((cell.flops / cell.seconds, steady / cell.seconds))
 
     def estimate(self, cell: Cell) -> float:
         measured = self.alike.get(_describe_place(cell))
         if measured is not None:
             return measured
-        slowdowns = self.slowdowns.get(cell.kind)
-        return STARTUP + cell.seconds * median(slowdowns) if slowdowns and cell.seconds >= SHORT else cell.seconds
+        observed = self.slowdowns.get(cell.kind)
+        if not observed or cell.seconds < SHORT:
+            return cell.seconds
+        distances = [_compare_speeds(cell.flops / cell.seconds, speed) for speed, _ in observed]
+        nearest = [
+            slowdown
+            for (_, slowdown), distance in zip(observed, distances, strict=True)
+            if distance <= min(distances) + ALIKE
+        ]
+        return STARTUP + cell.seconds * median(nearest)
+
+
+def _compare_speeds(one: float, other: float) -> float:
+    """How many times as fast, as a logarithm without its sign; cells without FLOPs are alike, and far from others."""
+    if one > 0 and other > 0:
+        return abs(math.log(one / other))
+    return 0.0 if one == other else math.inf
 
 
 def _describe_place(cell: Cell) -> tuple[object, ...]:
