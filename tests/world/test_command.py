@@ -3,6 +3,7 @@ import json
 from typer.testing import CliRunner
 
 from etude.cli.main import app
+from etude.errors import UserError
 from etude.world import World
 
 
@@ -25,3 +26,11 @@ def test_text_alone(tmp_path):
     result = CliRunner().invoke(app, ["world", "-o", str(tmp_path / "town"), "--megabytes", "0.01", "--no-tasks"])
     assert result.exit_code == 0, result.output
     assert not (tmp_path / "town" / "tasks").exists()
+
+
+def test_an_amount_without_an_end_is_refused_before_anything_is_written(tmp_path):
+    for option in ("--megabytes", "--anchored"):
+        for amount in ("inf", "nan"):
+            result = CliRunner().invoke(app, ["world", "-o", str(tmp_path / "town"), "--no-tasks", option, amount])
+            assert isinstance(result.exception, UserError), (option, amount)
+            assert not (tmp_path / "town").exists(), (option, amount)

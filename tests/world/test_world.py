@@ -129,6 +129,19 @@ def test_written_files_are_read_back(tmp_path, world, monkeypatch):
     assert facts == [tuple(fact) for fact in world.facts()]
 
 
+def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path, monkeypatch):
+    from etude.world import world as module
+
+    monkeypatch.setattr(module, "_EXHAUSTED", 0)
+    (tmp_path / "pairs.tsv").write_text("kept")
+    with pytest.raises(UserError, match="no 100,000 different sentences"):
+        World(0).write_pairs(tmp_path / "pairs.tsv", 100_000)
+    assert [path.name for path in tmp_path.iterdir()] == ["pairs.tsv"]
+    assert (tmp_path / "pairs.tsv").read_text() == "kept"
+    with pytest.raises(UserError, match="never end"):
+        next(World(0).text(float("inf")))
+
+
 def test_wrong_names_are_told():
     with pytest.raises(UserError, match="en and ko"):
         World(0, "de")

@@ -161,6 +161,7 @@ def world(
     town = World(seed, language)
     require_at_least("pairs", pairs, 0)
     require_at_least("anchored", anchored, 0)
+    world_text.check_size(anchored)
     if not 0 <= link_noise < 1:
         raise UserError(f"link_noise is a share, from 0 to below 1, not {link_noise:g}.")
     if link_noise and not anchored:

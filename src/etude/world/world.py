@@ -13,6 +13,7 @@ The same number is the same content in both languages.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,7 +65,7 @@ class World:
 
     def text(self, megabytes: float, start: int = 0) -> Iterator[str]:
         """The texts of the first documents that together reach the size (UTF-8, blank lines counted)."""
-        left = megabytes * 1_000_000
+        left = check_size(megabytes) * 1_000_000
         for document in self.documents(start):
             yield document.text
             left -= len(document.text.encode()) + 2
@@ -108,11 +109,11 @@ class World:
         """text.txt with a blank line between documents; tasks/<task>.<split>.jsonl, and some of them in words as
         prompts/<task>.yaml; the facts as tab-separated knowledge/facts.tsv (head, relation, tail) and
         knowledge/entities.tsv (key, label, kind)."""
-        folder = Path(folder)
+        folder, megabytes = Path(folder), check_size(megabytes)
         parts = [(name, split) for name in TASKS for split in SPLITS] if tasks else []
         for needed in (folder, folder / "knowledge", *([folder / "tasks"] if tasks else [])):
             needed.mkdir(parents=True, exist_ok=True)
-        with _aside(folder / "text.txt") as out:
+        with write_aside(folder / "text.txt") as out:
             written = 0
             for number, text in enumerate(self.text(megabytes)):
                 written += len(text.encode()) + 2
@@ -121,7 +122,7 @@ class World:
                     progress("text", written / (megabytes * 1_000_000))
         for number, (name, split) in enumerate(parts):
             progress(f"{name}, {split}", number / len(parts))
-            with _aside(folder / "tasks" / f"{name}.{split}.jsonl") as out:
+            with write_aside(folder / "tasks" / f"{name}.{split}.jsonl") as out:
                 for example in self.task(name, split, COUNTS[split]):
                     out.write(json.dumps(example, ensure_ascii=False) + "\n")
         if tasks:
@@ -135,20 +136,30 @@ class World:
         folder.mkdir(exist_ok=True)
         for name, lines in PROMPTS[self.language].items():
             files = [f"{split}: ../tasks/{name}.{split}.jsonl" for split in ("train", "test")]
-            with _aside(folder / f"{name}.yaml") as out:
+            with write_aside(folder / f"{name}.yaml") as out:
                 out.write("\n".join(["kind: classify", *files, *lines]) + "\n")
 
 
+def check_size(megabytes: float) -> float:
+    """Return an amount of text; UserError where it has no end."""
+    if not math.isfinite(megabytes):
+        raise UserError(f"{megabytes:g} megabytes of text would never end: give a number, such as 5.")
+    return megabytes
+
+
 @contextmanager
-def _aside(path: Path) -> Iterator[IO[str]]:
+def write_aside(path: Path) -> Iterator[IO[str]]:
     """A file that appears whole or not at all."""
     part = path.with_name(path.name + ".part")
-    with open(part, "w", encoding="utf-8", newline="\n") as out:
-        yield out
-    part.replace(path)
+    try:
+        with part.open("w", encoding="utf-8", newline="\n") as out:
+            yield out
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _write_table(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
-    with _aside(path) as out:
+    with write_aside(path) as out:
         for row in rows:
             out.write("\t".join(row) + "\n")

@@ -30,7 +30,7 @@ from etude.world.knowledge.sentences import PATTERNS, Link, disturb, draw_cast, 
 from etude.world.knowledge.typing import SPLITS as TYPING_SPLITS
 from etude.world.knowledge.typing import make_typing
 from etude.world.words import Word
-from etude.world.world import World
+from etude.world.world import World, check_size, write_aside
 
 SPLITS = ("train", "valid", "test")
 # relations whose facts follow from others: one fact in so many is in valid, and one in test
@@ -150,7 +150,7 @@ class Knowledge:
 
     def anchored_text(self, megabytes: float, noise: float = 0.0) -> Iterator[str]:
         """Yield documents with wiki links until their text reaches the size (UTF-8, markup not counted)."""
-        left, number = megabytes * 1_000_000, 0
+        left, number = check_size(megabytes) * 1_000_000, 0
         while left > 0:
             document = self.anchored(number, noise)
             yield document.wiki
@@ -191,11 +191,9 @@ class Knowledge:
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write a file that appears whole or not at all."""
-    aside = path.with_name(path.name + ".part")
-    with aside.open("w", encoding="utf-8", newline="\n") as file:
+    with write_aside(path) as file:
         for line in lines:
             file.write(line + "\n")
-    aside.replace(path)
 
 
 def _names(word: Word, language: str) -> list[str]:
