@@ -195,6 +195,17 @@ def test_an_existing_corpus_is_not_overwritten(text: Path, tmp_path: Path) -> No
     assert prepare(text, tmp_path / "empty", "char").total > 0
 
 
+def test_the_folder_one_works_in_is_refused_before_the_work(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for out in (".", "", "./", "sub/.."):
+        with pytest.raises(UserError, match=r"names no new folder.*corpus"):
+            prepare(text, out, "char", force=True)
+    assert not list((tmp_path / "here").iterdir())
+
+
 def test_force_replaces_nothing_but_what_was_prepared(text: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.doc").write_text("the work of years")

@@ -336,6 +336,15 @@ def test_a_column_of_bytes_is_text_and_one_of_dates_is_none(tmp_path: Path) -> N
     assert read(tmp_path / "b.parquet", ReadSettings(errors="replace")).texts == ["x", "\ufffd"]
 
 
+def test_wiki_links_of_decomposed_korean_are_those_of_composed(tmp_path: Path) -> None:
+    text = "[[파일:지도.png|작은 지도]][[서울|수도]]는 크다. [[분류:도시]]"
+    records = [{"text": unicodedata.normalize(form, text)} for form in ("NFC", "NFD")]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert [each.strip() for each in read(tmp_path / "a.jsonl", ReadSettings(anchors="wiki")).texts] == 2 * [
+        "수도는 크다."
+    ]
+
+
 @given(data=st.binary(max_size=200))
 @relaxed
 def test_any_bytes_are_read_or_refused(tmp_path: Path, data: bytes) -> None:

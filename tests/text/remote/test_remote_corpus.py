@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import subprocess
@@ -202,14 +203,32 @@ def test_a_dead_process_leaves_no_room_taken(tmp_path: Path) -> None:
     cache = ShardCache(tmp_path, 1000)
     (tmp_path / f"{'a' * 64}-1-1.partial").write_bytes(b"x" * 900)
     content = b"y" * 500
-    import hashlib
-
     digest = hashlib.sha256(content).hexdigest()
     path = cache.get({"bytes": 500, "sha256": digest}, "s3://x", lambda start, stop: content[start:stop])
     assert path.read_bytes() == content and sorted(tmp_path.glob("*.partial")) == []
     path.write_bytes(b"z" * 500)  # a disk that lies is noticed where all is verified
     again = cache.get({"bytes": 500, "sha256": digest}, "s3://x", lambda start, stop: content[start:stop], verify=True)
     assert again.read_bytes() == content
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name says that its content was checked: a power failure must not leave other bytes under it."""
+    events: list[str] = []
+    rename, fsync = Path.rename, os.fsync
+
+    def note_rename(self: Path, target: Path) -> Path:
+        events.append("rename")
+        return rename(self, target)
+
+    def note_fsync(descriptor: int) -> None:
+        events.append("fsync")
+        fsync(descriptor)
+
+    monkeypatch.setattr(Path, "rename", note_rename)
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    digest = hashlib.sha256(b"y").hexdigest()
+    ShardCache(tmp_path, 1000).get({"bytes": 1, "sha256": digest}, "s3://x", lambda start, stop: b"y")
+    assert events == ["fsync", "rename"]
 
 
 @pytest.mark.slow

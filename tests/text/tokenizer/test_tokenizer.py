@@ -232,6 +232,19 @@ def test_a_broken_tokenizer_file_is_explained(tmp_path: Path, name: str, content
         Tokenizer.open(tmp_path / name)
 
 
+def test_a_byte_order_mark_is_no_part_of_a_token(tmp_path: Path) -> None:
+    """Editors on Windows put one before a text; the first token of a vocabulary is often [PAD]."""
+    words = "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "가", "##나"])
+    (tmp_path / "vocab.txt").write_text(words, encoding="utf-8-sig")
+    tokenizer = Tokenizer.open(tmp_path)
+    assert tokenizer.special.pad == 0 and tokenizer.encode("가나").ids.tolist() == [5, 6]
+    letters = {letter: number for number, letter in enumerate(["a", "b", "ab"])}
+    (tmp_path / "bpe").mkdir()
+    (tmp_path / "bpe" / "vocab.json").write_text(json.dumps(letters), encoding="utf-8-sig")
+    (tmp_path / "bpe" / "merges.txt").write_text("#version: 0.2\na b\n", encoding="utf-8-sig")
+    assert Tokenizer.open(tmp_path / "bpe").encode("ab").ids.tolist() == [2]
+
+
 def test_missing_tokenizers_are_explained(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such"):
         Tokenizer.open(tmp_path / "nothing")

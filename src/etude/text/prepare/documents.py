@@ -189,7 +189,9 @@ def _read_anchored(record: dict[str, object], settings: ReadSettings, place: str
         anchored = read_ernie_record(record, place)
         return AnchoredText(_check_text(anchored.text, "sentences", settings, place), anchored.anchors)
     text = _get_text(record, settings.text_field, settings, place)
-    return remove_wiki_links(text) if settings.anchors == "wiki" else read_entities(record, text, place)
+    if settings.anchors == "wiki":
+        return remove_wiki_links(Tokenizer.normalise(text))  # links to files are known by names in NFC
+    return read_entities(record, text, place)
 
 
 def _add_anchored(number: int, anchored: AnchoredText, documents: Documents) -> None:

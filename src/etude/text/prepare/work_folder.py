@@ -93,6 +93,8 @@ class WorkFolder:
 
 def refuse_existing(out: Path, force: bool) -> None:
     """Raise UserError if something is at `out` that only --force may replace, or that was not prepared here at all."""
+    if out.name in ("", ".."):  # the folder in which one works cannot be replaced by a rename
+        raise UserError(f"{out} names no new folder. Write the name of one, such as {out / 'corpus'}.")
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / MANIFEST).is_file():

@@ -91,6 +91,7 @@ class ShardCache:
                         file.write(data)
                     file.flush()
                     if digest.hexdigest() == path.name:
+                        os.fsync(file.fileno())  # its name says that it was checked, also when the power fails
                         partial.rename(path)
             finally:
                 partial.unlink(missing_ok=True)

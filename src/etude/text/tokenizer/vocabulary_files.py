@@ -40,7 +40,7 @@ def read_tokenizer_json(path: Path) -> str:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8")
+        return path.read_bytes().decode("utf-8-sig")  # a byte order mark would be a part of the first token
     except UnicodeDecodeError as problem:
         raise UserError(f"{path} is not a tokenizer: byte {problem.start} is not UTF-8.") from None
 
