@@ -7,7 +7,7 @@ import numpy as np
 from etude.pick.selection import Comparison, Trials
 from etude.pick.splits import Fold
 from etude.tasks.base import Answer, Answers
-from etude.tasks.outcomes import Outcome, mean_outcome
+from etude.tasks.outcomes import Outcome, correlation_outcome, mean_outcome
 
 COUNT = 200
 GOLD = ["yes" if number % 2 else "no" for number in range(COUNT)]
@@ -44,6 +44,23 @@ def test_the_better_score_is_first_whatever_the_order() -> None:
     assert rank(bad, good) == rank(good, bad) == ["good", "bad"]
     standing = Comparison(FOLDS, score, GOLD).rate(good)
     assert standing.score == 0.9 and 0.015 < standing.error < 0.03, "sqrt(0.9 * 0.1 / 200) = 0.021"
+
+
+def test_a_correlation_is_one_within_folds() -> None:
+    """The mean of the training values, one value in each fold, had a correlation of -0.16 with those of the folds."""
+    values = np.random.default_rng(0).normal(size=COUNT)
+
+    def correlate(numbers: np.ndarray, answers: Answers) -> Outcome:
+        return correlation_outcome(values[numbers], np.array([answer["score"] for answer in answers]))
+
+    comparison = Comparison(FOLDS, correlate, [None] * COUNT)
+    mean, exact = Trials("mean", 1.0), Trials("exact", 1.0)
+    for number, fold in enumerate(FOLDS):
+        mean.answers[number] = [{"score": float(values[fold.train].mean())} for _ in fold.valid]
+        exact.answers[number] = [{"score": float(value) + number} for value in values[fold.valid]]
+    assert comparison.rate(mean).score == 0
+    assert abs(comparison.rate(exact).score - 1) < 1e-9, "where a fold's model sets in is not its correlation"
+    assert comparison.difference(exact, mean)[0] > 0.99
 
 
 def test_ties_go_to_the_better_probabilities_then_to_the_cheaper() -> None:
