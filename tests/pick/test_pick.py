@@ -205,6 +205,21 @@ def test_a_start_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_data_set_by_name_has_its_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ "'klue-tc' is not a kind of task. Did you mean 'klue-tc'?", though `etude tasks` lists it."""
+    calls: list[tuple[str, str]] = []
+
+    def stop(text: object, task: str, train: object, *, settings: Any, **_: object) -> None:
+        calls.append((task, settings.score))
+        raise UserError("enough")
+
+    monkeypatch.setattr("etude.pick.pick.check_inputs", stop)
+    for options in ({}, {"score": "mcc"}):
+        with pytest.raises(UserError, match="enough"):
+            etude.pick(task="klue-tc", train=tmp_path / "a.jsonl", out=tmp_path / "out", **options)
+    assert calls == [("classify", "macro_f1"), ("classify", "mcc")]
+
+
 def test_an_edited_recipe_is_another_input(tmp_path: Path) -> None:
     """A pick knew recipes by their name: after an edit it was "done already"."""
     recipe, tokenizer = tmp_path / "mine.yaml", tmp_path / "tokenizer.json"

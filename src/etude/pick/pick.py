@@ -44,6 +44,7 @@ from etude.pick.race import Race
 from etude.pick.stages import run_race
 from etude.pick.text import PickText
 from etude.pick.worker_pool import WorkerPool, count_slots
+from etude.recipes.datasets import DATASETS
 from etude.recipes.document import FOLDER as RECIPES
 from etude.recipes.document import find_recipe, parse_overrides
 from etude.recipes.schema import Recipe, validate_settings
@@ -153,6 +154,8 @@ def pick(
     _refuse_other_files(out)
     _refuse_folder_of_text(out, text)
     try_writing(out, inside=True)
+    if task in DATASETS:  # a published data set by name: its kind, and the settings by which it is scored
+        task, settings = DATASETS[task].kind, {**DATASETS[task].settings, **(settings or {})}
     kind = task_module(task)
     _refuse_kind_without_contenders(task, has_encoders=bool(starts or text))
     task_settings = validate_settings(kind.Settings, _task_values(settings or {}), parse_overrides({}), "task")
