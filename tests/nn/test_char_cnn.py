@@ -73,6 +73,18 @@ def test_unneeded_padding_may_be_left_out():
     )  # no padding is left over: none may be left out
 
 
+def test_mixed_precision_is_near_float32():
+    """bf16 is the default on a GPU, and the highways refused to mix it with float32."""
+    network, rows = small_settings(), torch.from_numpy(words_to_char_ids(WORDS))
+    plain = network(rows)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = network(rows)
+    assert mixed.dtype == torch.bfloat16
+    torch.testing.assert_close(mixed.float(), plain, rtol=0.05, atol=0.02)
+    mixed.float().sum().backward()
+    assert all(bool(torch.isfinite(parameter.grad).all()) for parameter in network.parameters())
+
+
 def test_gradients_reach_every_parameter():
     cnn = small_settings(filters=[(1, 8), (2, 8)], highways=1)
     cnn(torch.from_numpy(words_to_char_ids(WORDS))).square().sum().backward()

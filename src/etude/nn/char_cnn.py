@@ -76,8 +76,8 @@ class Highway(nn.Module):
         nn.init.zeros_(self.transform.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate = self.gate(x).sigmoid()
-        return torch.lerp(x, self.transform(x).relu(), gate)
+        gate, transformed = self.gate(x).sigmoid(), self.transform(x).relu()
+        return torch.lerp(x, transformed.to(x.dtype), gate.to(x.dtype))  # under autocast x is float32, and they are not
 
 
 class CharacterCNN(nn.Module):
