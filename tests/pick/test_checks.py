@@ -169,6 +169,9 @@ def test_a_prepared_corpus_in_place_of_text(tmp_path: Path) -> None:
     corpus = prepare(str(text), tmp_path / "corpus", "char", valid=0)
     inputs = check(tmp_path, reviews(30), text=[str(corpus.folder)])
     assert inputs.corpus == corpus.folder and inputs.text is None
+    message = failure(tmp_path, reviews(30), text=[str(corpus.folder)], unique=True, text_field=["body"])
+    assert "--unique says how text is read" in message and "--text-field says" in message, "they were ignored"
+    assert "which stands alone" in failure(tmp_path, reviews(30), text=[str(corpus.folder), str(text)])
     (corpus.folder / "tokenizer.json").unlink()
     assert "tokenizer" in failure(tmp_path, reviews(30), text=[str(corpus.folder)])
 

@@ -62,12 +62,13 @@ def check_inputs(
     """
     problems: list[Problem] = []
     corpus, pile = None, None
-    if len(text) == 1 and (Path(text[0]) / MANIFEST).is_file():
+    prepared = [name for name in text if (Path(name) / MANIFEST).is_file()]
+    if prepared and len(text) > 1:
+        message = f"{prepared[0]} is a prepared corpus, which stands alone: name it without other text, or its files."
+        problems.append(Problem(message))
+    elif prepared:
         corpus = Path(text[0])
-        try:
-            Corpus.open(corpus)
-        except UserError as error:
-            problems.append(Problem(str(error)))
+        problems += _check_corpus(corpus, bool(text_field), errors, unique)
     elif text:
         pile, text_problems = check_text(text, text_field, errors, unique, skip_bad)
         problems += text_problems
@@ -87,6 +88,21 @@ def check_inputs(
     raise_all(problems)
     warnings = [problem for problem in problems if not problem.is_fatal]
     return Inputs(pile, corpus, parts["train"], parts.get("dev"), parts.get("test"), warnings)
+
+
+def _check_corpus(corpus: Path, has_field: bool, errors: str, unique: bool) -> list[Problem]:
+    """Check a prepared corpus; options that say how text is read come too late for it."""
+    given = {"--text-field": has_field, "--errors": errors != "strict", "--unique": unique}
+    problems = [
+        Problem(f"{option} says how text is read, and {corpus} is a corpus that is prepared already: leave it out.")
+        for option, is_given in given.items()
+        if is_given
+    ]
+    try:
+        Corpus.open(corpus)
+    except UserError as error:
+        problems.append(Problem(str(error)))
+    return problems
 
 
 def _check_columns(kind: str, module: TaskKind, columns: Mapping[str, str]) -> list[Problem]:
