@@ -229,3 +229,12 @@ def test_many_unknown_labels_are_told_at_once(tmp_path: Path, monkeypatch: pytes
     message = failure(tmp_path, reviews(30), test=test)
     assert message.startswith("400 problems") and "the label 'ab' is not in --train. Like a." in message
     assert len(compared) == 20
+
+
+def test_labels_that_are_whole_texts_are_cut(tmp_path: Path) -> None:
+    """With the wrong column, twenty whole articles stood in one message."""
+    train = [{"text": f"review {n}", "label": f"{n} " + "long " * 500} for n in range(30)]
+    test = [{"text": f"more {n}", "label": f"{chr(97 + n)} " + "long " * 500} for n in range(20)]
+    message = failure(tmp_path, train, test=test, columns={})
+    assert "the label 'a long long" in message and len(message) < 60_000, len(message)
+    assert all(len(str(problem)) < 1000 for problem in check(tmp_path, train).warnings)

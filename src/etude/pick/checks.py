@@ -14,7 +14,7 @@ from pathlib import Path
 
 from etude.errors import UserError, suggest_name
 from etude.pick.labels import Labelled, read_labels
-from etude.pick.problems import MAX_LINES, Problem, merge_alike, raise_all
+from etude.pick.problems import MAX_LINES, Problem, cut_label, merge_alike, quote_label, raise_all
 from etude.pick.text_pile import TextPile, check_text
 from etude.runs.task_plan import task_module
 from etude.settings import Strict
@@ -197,19 +197,20 @@ def _check_unseen(parts: dict[str, Labelled], name: str, known: set[str], skip_b
     is_sequence = any(len(classes) > 1 for classes in (*train.strata, *part.strata))
     if name == "test" and is_sequence:
         names = sorted(frozenset().union(*(classes for _, classes in unseen)))
-        listed = ", ".join(f"'{label}'" for label in names[:5]) + (", ..." if len(names) > 5 else "")
+        listed = ", ".join(map(quote_label, names[:5])) + (", ..." if len(names) > 5 else "")
         place = part.examples.places[unseen[0][0]]
         message = f"{place}: tags of --test that --train lacks count as wrong answers: {listed}."
         korean = f"{place}: --test에만 있고 --train에는 없는 태그는 오답으로 셉니다: {listed}."
         return [Problem(message, False, len(unseen), korean)]
     messages: list[tuple[str, str]] = []
+    short_names = {cut_label(label) for label in known}
     nearest: dict[str, str] = {}  # like a label; of those that are listed: comparing thousands would take minutes
     for index, classes in unseen:
         place, label = part.examples.places[index], min(classes)
         if label not in nearest:
-            nearest[label] = suggest_name(label, known) if len(nearest) < MAX_LINES else ""
+            nearest[label] = suggest_name(cut_label(label), short_names) if len(nearest) < MAX_LINES else ""
         hint = "Correct it, add examples of it to --train, or leave it out with --skip-bad."
-        messages.append((place, f"{place}: the label '{label}' is not in --train.{nearest[label]} {hint}"))
+        messages.append((place, f"{place}: the label {quote_label(label)} is not in --train.{nearest[label]} {hint}"))
     if not skip_bad:
         return merge_alike(messages)
     parts[name] = _leave_out(part, {index for index, _ in unseen})
@@ -253,10 +254,11 @@ def _find_rare(train: Labelled) -> list[Problem]:
         place for place, classes in zip(train.examples.places, train.strata, strict=True) if rare[0] in classes
     )
     if len(rare) == 1:
-        text = f"{place}: the only example of '{rare[0]}': it is learnt from, but no score will know of it. "
-        korean = f"{place}: 레이블 '{rare[0]}'의 예시가 이것 하나뿐입니다. 학습에는 쓰지만 점수에는 반영되지 않습니다. "
+        label = quote_label(rare[0])
+        text = f"{place}: the only example of {label}: it is learnt from, but no score will know of it. "
+        korean = f"{place}: 레이블 {label}의 예시가 이것 하나뿐입니다. 학습에는 쓰지만 점수에는 반영되지 않습니다. "
         return [Problem(text + "Give more of it.", False, 1, korean + "예시를 더 주세요.")]
-    listed = ", ".join(f"'{name}'" for name in rare[:5]) + (", ..." if len(rare) > 5 else "")
+    listed = ", ".join(map(quote_label, rare[:5])) + (", ..." if len(rare) > 5 else "")
     text = f"{place}: {len(rare)} labels have one example each ({listed}): they are learnt from, but no score will "
     korean = f"{place}: 예시가 하나뿐인 레이블이 {len(rare)}개 있습니다({listed}). 학습에는 쓰지만 점수에는 반영되지 "
     text, korean = f"{text}know of them. Give more of them.", f"{korean}않습니다. 예시를 더 주세요."

@@ -21,7 +21,7 @@ import numpy as np
 
 from etude.chance import fold
 from etude.errors import UserError
-from etude.pick.problems import Problem, merge_alike
+from etude.pick.problems import Problem, merge_alike, quote_label
 from etude.runs.task_plan import task_module
 from etude.tasks.base import TaskKind
 from etude.tasks.data import candidates, conll
@@ -248,7 +248,7 @@ def _find_contradictions(labelled: Labelled) -> list[Problem]:
 
 def _name_classes(strata: frozenset[str]) -> str:
     names = sorted(strata)
-    return ", ".join(f"'{name}'" for name in names[:3]) + (", ..." if len(names) > 3 else "")
+    return ", ".join(map(quote_label, names[:3])) + (", ..." if len(names) > 3 else "")
 
 
 def _find_similar_labels(labelled: Labelled) -> list[Problem]:

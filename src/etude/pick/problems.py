@@ -11,6 +11,7 @@ from etude.errors import UserError
 MAX_LINES = 20  # of one message; behind them only a count
 MAX_ALIKE = 4  # problems of one sort that are listed one by one; more become one line
 MAX_PLACES = 5  # further places that such a line names
+MAX_LABEL = 60  # characters of a label in a message: where the wrong column is named, labels are whole texts
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,16 @@ class Problem:
 
     def __str__(self) -> str:
         return self.message
+
+
+def cut_label(name: str) -> str:
+    """A label as a message has it: cut where it is long."""
+    return name if len(name) <= MAX_LABEL else f"{name[:MAX_LABEL]}..."
+
+
+def quote_label(name: str) -> str:
+    """The same in quotes."""
+    return f"'{cut_label(name)}'"
 
 
 def merge_alike(problems: Iterable[tuple[str, str]]) -> list[Problem]:
