@@ -144,8 +144,13 @@ def test_an_overlap_never_takes_a_class_from_train(tmp_path: Path) -> None:
     assert inputs.test is not None and "rare" not in inputs.test.classes
 
 
-def test_the_same_file_twice(tmp_path: Path) -> None:
-    assert "at least 10 are needed" in failure(tmp_path, reviews(30), test=reviews(30))
+@pytest.mark.parametrize("kind", ["classify", "pair", "similarity", "choice", "rank", "relation", "tag", "span"])
+@pytest.mark.parametrize("name", ["dev", "test"])
+def test_the_same_file_twice(kind: str, name: str, tmp_path: Path) -> None:
+    """Of similarity it was a traceback; of others, nothing said why so few were left."""
+    items = records(kind, 60, 0)
+    message = failure(tmp_path, items, kind=kind, **{name: items})
+    assert "different examples to learn from" in message and "others are also in --dev or --test" in message
 
 
 def test_unseen_labels_name_their_lines(tmp_path: Path) -> None:

@@ -118,8 +118,11 @@ def _check_columns(kind: str, module: TaskKind, columns: Mapping[str, str]) -> l
 
 def _check_labels(parts: dict[str, Labelled], settings: Strict, skip_bad: bool) -> list[Problem]:
     """Check the parts against each other, and take out of them what overlaps or must be left out."""
+    given = len(parts["train"])
     problems = _remove_overlaps(parts)
     train = parts["train"]
+    if not all(map(len, parts.values())):  # the same file twice
+        return problems + _check_counts(parts, given - len(train))
     module = task_module(train.kind)
     try:
         facts = module.learn(train.examples, settings)
@@ -135,7 +138,7 @@ def _check_labels(parts: dict[str, Labelled], settings: Strict, skip_bad: bool) 
         for name in ("dev", "test"):
             if name in parts:
                 problems += _check_unseen(parts, name, known, skip_bad)
-    problems += _check_counts(parts)
+    problems += _check_counts(parts, given - len(train))
     return problems + _find_rare(train)
 
 
@@ -220,7 +223,8 @@ def _check_unseen(parts: dict[str, Labelled], name: str, known: set[str], skip_b
     return [Problem(text + messages[0][1], False, len(unseen), korean)]
 
 
-def _check_counts(parts: dict[str, Labelled]) -> list[Problem]:
+def _check_counts(parts: dict[str, Labelled], removed: int) -> list[Problem]:
+    """Refuse too few examples; `removed` were taken out of train because dev or test has them, too."""
     train, problems = parts["train"], []
     count = len(set(train.groups))
     needed = MIN_EXAMPLES if "test" in parts else MIN_WITH_TEST
@@ -229,6 +233,8 @@ def _check_counts(parts: dict[str, Labelled]) -> list[Problem]:
         message = (
             f"{train.examples.source}: {count} different examples to learn from; at least {needed} are needed{more}."
         )
+        if removed:
+            message += f" {removed} others are also in --dev or --test: give files that share no examples."
         problems.append(Problem(message))
     for name in ("dev", "test"):
         if name not in parts:
