@@ -158,6 +158,17 @@ def test_the_smallest_vocabularies_have_their_size(spec: str) -> None:
         assert len(tokenizer.encode(KOREAN[0]))
 
 
+@pytest.mark.parametrize("kind", ["word", "wordpiece", "bpe", "bytebpe", "unigram"])
+def test_what_is_seen_too_rarely_is_left_out(kind: str) -> None:
+    texts = ["shore " * 4 + "horse " * 9] * 5  # 20 and 45 times
+    pieces = [
+        set(Tokenizer.train(f"{kind}:300{rare}", texts).backend.get_vocab()) for rare in (",min=21", ",min=20", "")
+    ]
+    for vocabulary, is_known in zip(pieces, (False, True, True), strict=True):
+        assert any("shore" in piece for piece in vocabulary) == is_known
+        assert any("horse" in piece for piece in vocabulary)
+
+
 @pytest.mark.parametrize("spec", ["bpe:300", "bytebpe:300", "wordpiece:300"])
 def test_a_very_long_word_is_learnt_from_in_time(spec: str) -> None:
     """DNA, or encoded data; the library alone takes a minute for it, and hours for a megabyte."""

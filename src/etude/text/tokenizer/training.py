@@ -48,7 +48,7 @@ class TokenizerSpec:
     size: int | None
     lower: bool = False
     form: str = "nfc"
-    min_count: int = 1  # occurrences in the sample below which a word, character or merge is left out
+    min_count: int = 1  # occurrences in the sample below which a word, character, merge or piece is left out
 
 
 def parse_spec(text: str) -> TokenizerSpec:
@@ -232,7 +232,7 @@ def _train_pieces(spec: TokenizerSpec, backend: Backend, texts: Iterable[str]) -
         for text in sample:
             pieces = backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text))
             counts.update(piece for piece, _ in pieces)
-        scored_pieces = train_unigram(counts, alphabet, room)
+        scored_pieces = train_unigram(counts, alphabet, room, spec.min_count)
         worst = min((score for _, score in scored_pieces), default=0.0)
         # special tokens and bytes are never the best reading of characters that have a piece
         entries = [*((name, 0.0 if name not in BYTE_TOKENS else worst - 10.0) for name in head), *scored_pieces]

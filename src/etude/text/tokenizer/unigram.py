@@ -25,13 +25,16 @@ SHRINK = 0.75
 SUB_ITERATIONS = 2
 
 
-def train_unigram(counts: Counter[str], alphabet: list[str], size: int) -> list[tuple[str, float]]:
-    """Return at most `size` pieces with log-probabilities, best first; all of `alphabet` are among them."""
+def train_unigram(counts: Counter[str], alphabet: list[str], size: int, min_count: int = 1) -> list[tuple[str, float]]:
+    """Return at most `size` pieces with log-probabilities, best first; all of `alphabet` are among them.
+
+    Longer pieces occur at least `min_count` times.
+    """
     fragments = _split_words(counts, set(alphabet))
     if not fragments:
         return [(letter, 0.0) for letter in alphabet]
     words = _WordTable(fragments)
-    pieces, weights = words.find_seeds(alphabet, SEEDS_PER_PIECE * size)
+    pieces, weights = words.find_seeds(alphabet, SEEDS_PER_PIECE * size, max(2, min_count))
     words.match(pieces)
     expected = weights
     probabilities = expected / expected.sum()
@@ -129,8 +132,11 @@ class _WordTable:
             self.at(keys, k, rows)[:] = np.where(shorter >= 0, shorter * 0x110000 + last, -1)
         return keys
 
-    def find_seeds(self, alphabet: list[str], most: int) -> tuple[list[str], np.ndarray]:
-        """Return the letters and the best longer substrings, by count times length, with their counts."""
+    def find_seeds(self, alphabet: list[str], most: int, least: int) -> tuple[list[str], np.ndarray]:
+        """Return the letters and the best longer substrings, by count times length, with their counts.
+
+        least: occurrences of a longer one; 2 at least.
+        """
         weight = np.concatenate([self.counts[: self.rows[k]] for k in range(self.longest)])
         place_of = np.repeat(np.arange(self.longest), self.rows[: self.longest])
         row_of = np.arange(len(self.codes)) - self.starts[place_of]
@@ -145,7 +151,7 @@ class _WordTable:
                 break
             _, first, inverse = np.unique(keys[present], return_index=True, return_inverse=True)
             sums = np.bincount(inverse, weights=weight[present])
-            repeated = sums >= 2  # what is seen once cannot save anything, nor can what contains it
+            repeated = sums >= least  # what is seen once cannot save anything, nor can what contains it
             names = np.full(len(keys), -1, np.int64)
             names[present] = np.where(repeated[inverse], inverse, -1)
             ranked = np.flatnonzero(repeated)
