@@ -195,6 +195,13 @@ def test_an_existing_corpus_is_not_overwritten(text: Path, tmp_path: Path) -> No
     assert prepare(text, tmp_path / "empty", "char").total > 0
 
 
+def test_a_field_that_no_record_has_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "x", "draft": true}\n{"text": "y", "draft": false}\n')
+    for number, where in enumerate(("not draft", "not drfat")):
+        prepare(tmp_path / "a.jsonl", tmp_path / str(number), "char", where=where)
+        assert ("no record has a field 'drfat'" in caplog.text) == (where == "not drfat")
+
+
 def test_the_folder_one_works_in_is_refused_before_the_work(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

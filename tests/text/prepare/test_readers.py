@@ -257,7 +257,7 @@ def test_invalid_utf8_far_into_a_file(tmp_path: Path, monkeypatch: pytest.Monkey
     ("data", "word"),
     [
         (b"%PDF-1.7 \xe2", "PDF"), (b"PK\x03\x04abc", "ZIP"), (b"text\0more", "byte 4 is 0"),
-        (b"\xff\xfea\0b\0", "UTF-16"), (gzip.compress(b"hello", mtime=0), "gzip"),
+        (b"\xff\xfea\0b\0", "--encoding utf-16"), (gzip.compress(b"hello", mtime=0), "gzip"),
     ],
 )  # fmt: skip
 def test_binary_files_are_refused(tmp_path: Path, data: bytes, word: str) -> None:
@@ -312,6 +312,12 @@ def test_bad_tables(tmp_path: Path) -> None:
     assert "'body'" in problem(tmp_path, "a.csv", b"text,n\nx,1\n", text_field="body")
     assert "line 3" in problem(tmp_path, "a.csv", b"n,text\n1,x\n2\n")
     assert "a.tsv" in problem(tmp_path, "a.tsv", b"text\tn\n" + b"x" * 10 + b"\ry\n")
+    for name, data in (
+        ("a.csv", b'n,text\n1,x\n2,"y\n3,z\n4,z\n'),
+        ("a.tsv", b'text\tn\nx\t1\n"Oh," said y\t2\nz\t3\n'),
+    ):
+        assert "line 3: not readable" in problem(tmp_path, name, data), "no text may swallow those behind it"
+        assert "doubled" in problem(tmp_path, name, data)
     assert "Parquet" in problem(tmp_path, "a.parquet", b"PAR1 nonsense")
     write(tmp_path / "b.parquet", ["x"])
     with pytest.raises(UserError, match="'body'"):

@@ -233,14 +233,20 @@ def _read_csv(input_file: InputFile, settings: ReadSettings, skip: int) -> Itera
         delimiter="\t" if is_tsv else ",",
         # a line of a pair file is a pair: a quotation mark at its start is part of the text
         quoting=csv.QUOTE_NONE if is_tsv and settings.pairs else csv.QUOTE_MINIMAL,
+        strict=True,  # otherwise a mark that is never closed makes one text of all lines behind it
     )
+    start = 1  # line of the row
     try:
         header = next(reader, None)
         if header is None:
             return
         _require_columns(path, settings, header, "column")
         columns = {name: header.index(name) for name in _list_columns(settings) if name in header}
-        for row in reader:
+        while True:
+            start = reader.line_num + 1
+            row = next(reader, None)
+            if row is None:
+                return
             if not row:
                 continue  # an empty line is no row
             if skip:
@@ -260,7 +266,8 @@ def _read_csv(input_file: InputFile, settings: ReadSettings, skip: int) -> Itera
             yield {name: row[place] if place < len(row) else None for name, place in columns.items()}
     except csv.Error as problem:
         raise UserError(
-            f"{path}, line {reader.line_num}: not readable as {input_file.file.format.upper()}: {problem}."
+            f"{path}, line {start}: not readable as {input_file.file.format.upper()}: {problem}. A text that begins "
+            "with a quotation mark ends with one, and marks inside of it are doubled."
         ) from None
 
 

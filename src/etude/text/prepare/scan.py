@@ -7,6 +7,7 @@ not grow with the text: hashes lie in a file.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,8 @@ from etude.text.prepare.sources import Source
 from etude.text.prepare.work_folder import START_AGAIN
 from etude.text.prepare.worker import build_request
 from etude.text.prepare.worker_pool import Pool
+
+log = logging.getLogger("etude")
 
 HASHES, DUPLICATES, SCAN = "hashes.u64", "duplicates.u8", "scan.json"
 SAMPLE, SAMPLE_SIZES = "sample.utf8", "sample-sizes.npy"
@@ -145,6 +148,10 @@ def scan(
             progress(disk, result.bytes, result.documents)
     if not result.documents:
         raise _build_empty_error(result, record_filter, seen)
+    if record_filter is not None:
+        for name in record_filter.fields:
+            if name not in seen:  # a mistyped name: `not drfat` selects everything
+                log.warning("no record has a field '%s', which the filter '%s' asks for", name, record_filter.text)
     result.duplicates = mark_duplicates(work, result.documents)
     result.valid_limit = _choose_valid_limit(work, result, seed, valid)
     sample.trim()

@@ -184,12 +184,11 @@ def refuse_binary(name: str, start: bytes) -> None:
     """Raise UserError if a file that should be text is something else."""
     for mark, kind in FILE_SIGNATURES:
         if start.startswith(mark):
-            is_compressed = kind.split()[0] in ("gzip", "xz", "zstd")
-            hint = (
-                "its name should say so: .txt.gz, .txt.xz, .txt.zst"
-                if is_compressed
-                else "turn it into UTF-8 text first"
-            )
+            hint = "turn it into UTF-8 text first"
+            if kind.split()[0] in ("gzip", "xz", "zstd"):
+                hint = "its name should say so: .txt.gz, .txt.xz, .txt.zst"
+            elif kind == "UTF-16 text":
+                hint += " (etude prepare reads a text with --encoding utf-16)"
             raise UserError(f"{name} is not text but {kind}; {hint}.")
     if (place := start.find(b"\0")) >= 0:
         raise UserError(f"{name} is a binary file: byte {place} is 0. Only text can be prepared.")
