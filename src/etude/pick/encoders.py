@@ -20,6 +20,7 @@ from typing import Any
 from etude.errors import UserError
 from etude.inference.opening import open_pretrained
 from etude.pick.clock import OutOfTime
+from etude.pick.interruption import raise_if_interrupted
 from etude.pick.text import PickText
 from etude.pretraining import pretrain as pretraining
 from etude.recipes.schema import Recipe
@@ -185,6 +186,7 @@ def run_pretraining(store: CellStore, planned: Pretraining, deadline: float) -> 
         except UserError as error:
             store.fail(planned.key, str(error))
             raise
+        raise_if_interrupted(run, deadline)
         lines = run.metrics()
         if not lines:
             raise OutOfTime

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.pick.clock import OutOfTime
+from etude.pick.interruption import raise_if_interrupted
 from etude.runs.completion import complete_finished
 from etude.runs.run import RECIPE
 from etude.study.cells import CellStore
@@ -68,6 +69,7 @@ def tune(
         )  # fmt: skip
     seconds = read_seconds(folder.parent) + time.monotonic() - start
     checkpoint.write_text(folder.parent / SECONDS, json.dumps(seconds))
+    raise_if_interrupted(run, deadline)
     if not run.finished:
         raise OutOfTime
 
