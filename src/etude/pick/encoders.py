@@ -24,7 +24,8 @@ from etude.pick.interruption import raise_if_interrupted
 from etude.pick.text import PickText
 from etude.pretraining import pretrain as pretraining
 from etude.recipes.schema import Recipe
-from etude.runs.run import METRICS, RECIPE, Run
+from etude.runs.run import METRICS, RECIPE, TASK, Run
+from etude.runs.source import ORIGIN, read_origin
 from etude.study import cell_code
 from etude.study.cells import CellStore
 from etude.study.code_hash import fingerprint as code_fingerprint
@@ -68,11 +69,19 @@ class Candidate:
 def open_start(folder: Path, name: str) -> Encoder:
     """Take a run or a folder of `transformers` as it is."""
     cost: dict[str, float | None] = {"flops": None, "tokens": None, "seconds": None}
-    if (folder / RECIPE).is_file() and (folder / METRICS).is_file():  # an imported run has a recipe and no metrics
+    if _knows_cost(folder):
         lines = Run.open(folder).metrics()
         cost = {column: lines[-1][column] for column in cost} if lines else cost
     key = hash_json(["start", _hash_files(folder)])
     return Encoder(name, {"en": name, "ko": name}, folder, key, 0.0, cost)
+
+
+def _knows_cost(folder: Path) -> bool:
+    """Whether the log of a run is that of its whole pre-training: not of a fine-tuning, nor of one that went on."""
+    if not (folder / RECIPE).is_file() or not (folder / METRICS).is_file():  # an imported run has no metrics
+        return False
+    is_continued = (folder / ORIGIN).is_file() and read_origin(folder).get("start") is not None
+    return not (folder / TASK).is_file() and not is_continued
 
 
 def check_start(folder: Path) -> None:
