@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from etude.recipes.schema import Recipe
+from etude.train.schedule import find_uneven_batch
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 SCRIPT = DEPLOY / "slurm" / "pretrain.sbatch"
@@ -41,7 +42,7 @@ def run_with_stubs(folder: Path, command: list[str], **variables: str) -> list[s
     """Run a script where SLURM's commands and torchrun print their words; return those of the last one."""
     stubs = folder / "bin"
     stubs.mkdir(exist_ok=True)
-    bodies = {"srun": 'exec "${@:2}"', "torchrun": "printf '%s\\n' \"$@\"", "scontrol": "printf 'node1\\nnode2\\n'"}
+    bodies = {"srun": 'exec "${@:2}"', "torchrun": "printf '%s\\n' \"$@\"", "scontrol": "seq -f node%g 20000"}
     for name, body in bodies.items():
         (stubs / name).write_text(f"#!/bin/bash\n{body}\n", encoding="utf-8")
         (stubs / name).chmod(0o755)
@@ -92,7 +93,8 @@ def test_the_script_of_the_pytorchjob_starts_a_run_and_goes_on_with_it(tmp_path:
         command = [*container["command"], *container["args"]]
         variables = {entry["name"]: entry["value"] for entry in container["env"]} | {"RUN": str(run)}
         words = run_with_stubs(tmp_path, command, **variables)
-        assert words == ["-m", "etude", "pretrain", "gpt3-2.7b", "/data/corpus", "-o", str(run)]
+        started = ["-m", "etude", "pretrain", "gpt3-2.7b", "/data/corpus", "-o", str(run)]
+        assert words == started + variables["SETTINGS"].split()
         run.mkdir()
         (run / "recipe.yaml").touch()
         assert run_with_stubs(tmp_path, command, **variables) == ["-m", "etude", "pretrain", "--resume", str(run)]
@@ -123,6 +125,17 @@ def test_the_pytorchjob_trains_a_recipe_that_exists() -> None:
     assert all(isinstance(variable["value"], str) for variable in container["env"])
     Recipe.load(next(variable["value"] for variable in container["env"] if variable["name"] == "RECIPE"))
     assert manifest["spec"]["nprocPerNode"] == container["resources"]["limits"]["nvidia.com/gpu"]
+
+
+def test_the_steps_of_the_pytorchjob_divide_among_its_processes() -> None:
+    manifest = read("pytorchjob.yaml")
+    (container, _) = (spec["containers"][0] for spec in pod_specs(manifest))
+    variables = {entry["name"]: entry["value"] for entry in container["env"]}
+    replicas = manifest["spec"]["pytorchReplicaSpecs"].values()
+    processes = int(manifest["spec"]["nprocPerNode"]) * sum(pods["replicas"] for pods in replicas)
+    recipe = Recipe.load(variables["RECIPE"], variables["SETTINGS"].split()).resolve(vocab=50_257)
+    assert find_uneven_batch(recipe.train, recipe.objective.row_tokens, processes) is None
+    assert find_uneven_batch(recipe.train, recipe.objective.row_tokens, 3 * processes)  # the check can fail
 
 
 def test_the_rayjob_runs_a_study() -> None:

@@ -11,6 +11,7 @@ from etude.train.schedule import (
     batch_rows,
     check_warmup,
     compute_lr,
+    find_uneven_batch,
     full_rows,
     micro_rows,
     rows_before,
@@ -145,6 +146,42 @@ def test_a_ramp_takes_the_tokens_it_says():
     steps = next(k for k in range(10**5) if batch_rows(settings, 2048, k) == 256)
     assert rows_before(settings, 2048, steps) * 2048 == pytest.approx(10**9, rel=0.01)
     assert batch_rows(settings, 2048, 0) == 16
+
+
+@pytest.mark.parametrize(
+    ("batch_tokens", "ranks", "remedy"),
+    [
+        (1 << 20, 8, "train.batch_ramp.from_tokens=65536 train.batch_ramp.stages=15"),  # 16 rows would leave two stages
+        (1 << 20, 16, "train.batch_ramp.from_tokens=65536 train.batch_ramp.stages=15"),
+        (1 << 20, 128, "train.batch_ramp.from_tokens=262144 train.batch_ramp.stages=3"),
+        (1 << 20, 512, "train.batch_ramp=null"),
+        (3_211_264, 1024, "train.batch_tokens=4194304 train.batch_ramp.from_tokens=2097152 train.batch_ramp.stages=1"),
+    ],
+)
+def test_batches_that_do_not_divide_are_said_with_settings_that_do(batch_tokens, ranks, remedy):
+    """GPT-3's published ramp, 16 stages from 32k tokens on, divides among no eight GPUs."""
+    ramp = BatchRamp(from_tokens=32_768, over_tokens=4_000_000_000)
+    settings = Settings(tokens=10**9, batch_tokens=batch_tokens, batch_ramp=ramp)
+    told = find_uneven_batch(settings, 2048, ranks)
+    assert told and f"among {ranks:,} processes" in told and told.endswith(f"Set {remedy}.")
+    values = dict(word.split("=") for word in remedy.split())
+    mended = settings.model_copy(
+        update={
+            "batch_tokens": int(values.get("train.batch_tokens", batch_tokens)),
+            "batch_ramp": None
+            if "train.batch_ramp" in values
+            else ramp.model_copy(
+                update={name: int(values[f"train.batch_ramp.{name}"]) for name in ("from_tokens", "stages")}
+            ),
+        }
+    )
+    assert find_uneven_batch(mended, 2048, ranks) is None
+
+
+def test_examples_that_do_not_divide_are_said():
+    told = find_uneven_batch(Settings(epochs=3, batch_examples=30), None, 4)
+    assert told == "A step of 30 rows cannot be divided among 4 processes. Set train.batch_examples=32."
+    assert find_uneven_batch(Settings(epochs=3, batch_examples=32), None, 4) is None
 
 
 def test_far_seeks_are_exact():

@@ -140,11 +140,8 @@ def check_cluster(
     plans.sort(key=lambda plan: (not plan.is_fitting, -plan.tokens_per_second * plan.is_fitting, plan.memory.total))
     fake_step = _check_by_fake_step(settings, model, objective, batch, parts, plans[0]) if fake else None
     tokens = total_tokens(settings, rows.row_tokens, len(rows), flops_per_token, plans[0].tokens_per_second)
-    uneven = [size for size in schedule.batch_sizes(settings, rows.row_tokens) if size % ranks]
-    problems = [
-        f"A step of {uneven[0]:,} rows cannot be divided among {ranks:,} GPUs: such a run is refused. Choose "
-        "train.batch_tokens and train.batch_ramp so that they always divide."
-    ] if uneven else []  # fmt: skip
+    uneven = schedule.find_uneven_batch(settings, rows.row_tokens, ranks)
+    problems = [f"Such a run is refused: {uneven}"] if uneven else []
     sizes = [parameter.numel() for part in (model, objective) for parameter in part.parameters()]
     start = plan_start(sizes, plans[0].mesh)
     return ClusterCheck(resolved, machine, nodes, gpus, parts.total, tokens, plans, fake_step, problems, start)

@@ -125,6 +125,33 @@ def batch_sizes(settings: Settings, row_tokens: int | None) -> list[int]:
     return sorted({rows for rows, _ in _ramp_stages(settings, row_tokens)} | {full_rows(settings, row_tokens)})
 
 
+def find_uneven_batch(settings: Settings, row_tokens: int | None, ranks: int) -> str | None:
+    """Say which step does not divide among the ranks, and the settings nearest to these with which all do."""
+    uneven = [size for size in batch_sizes(settings, row_tokens) if size % ranks]
+    if not uneven:
+        return None
+    problem = f"A step of {uneven[0]:,} rows cannot be divided among {ranks:,} processes. Set "
+    full = ranks * max(1, round(full_rows(settings, row_tokens) / ranks))
+    if row_tokens is None or settings.batch_examples is not None:
+        return f"{problem}train.batch_examples={full}."
+    changes = [f"train.batch_tokens={full * row_tokens}"] if full != full_rows(settings, row_tokens) else []
+    if ramp := settings.batch_ramp:
+        least = ranks * max(1, round(ramp.from_tokens / row_tokens / ranks))
+        # (stages, rows of the first): up to twice the first batch, where that lets the batch grow in more stages
+        ramps = [
+            (stages, -first)
+            for first in range(least, min(2 * least, full - 1) + 1, ranks)
+            for stages in range(1, ramp.stages + 1)
+            if (full - first) // ranks % stages == 0
+        ]
+        if ramps:
+            stages, first = max(ramps)
+            changes += [f"train.batch_ramp.from_tokens={-first * row_tokens}", f"train.batch_ramp.stages={stages}"]
+        else:
+            changes += ["train.batch_ramp=null"]
+    return f"{problem}{' '.join(changes)}."
+
+
 def batch_rows(settings: Settings, row_tokens: int | None, step: int) -> int:
     """Return the rows of a step."""
     for rows, steps in _ramp_stages(settings, row_tokens):

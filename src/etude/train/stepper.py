@@ -74,6 +74,8 @@ class Stepper:
             malloc.keep_freed_memory()
         if self.ranks.size > 1 and objective.updates_itself:
             raise UserError(f"{type(objective).__name__} updates its model in place: run it in one process.")
+        if uneven := schedule.find_uneven_batch(settings, rows.row_tokens, ranks.size):
+            raise UserError(uneven)
         self.learner = Learner(model, objective)
         self.layers = recomputation.list_layers([model, *objective.trunks()])
         recomputation.set_recompute([model, *objective.trunks()], settings.recompute)
