@@ -214,6 +214,9 @@ def test_sources_that_are_not_there(tmp_path: Path) -> None:
         find_sources(str(tmp_path))
     with pytest.raises(UserError, match="No text"):
         find_sources([])
+    for name in ("hub:", "hub::train"):
+        with pytest.raises(UserError, match="names no data set"):
+            find_sources(name)
 
 
 def test_weights_belong_to_sources(tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import itertools
 import json
 import lzma
 import subprocess
 import sys
+import threading
 import time
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -182,6 +185,29 @@ def test_what_is_wrong_is_one_message(
     assert not out.exists() and not list(tmp_path.rglob("*.partial"))
     local = prepare(f"file://{text}", out.as_uri(), "char", valid=0)
     assert local.folder == out
+
+
+def test_a_server_of_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that knows no parts of files serves small ones; one that is away is no missing file."""
+    monkeypatch.setattr(storage, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(remote_file, "BLOCK", 1 << 10)
+    (tmp_path / "small.txt").write_text("작은 글")
+    (tmp_path / "large.txt").write_text("큰 글 " * 1000)
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            corpus = prepare(f"{url}/small.txt", tmp_path / "c", "char", valid=0)
+            assert corpus.tokenizer.decode(corpus.tokens(0, corpus.total)) == "작은 글"
+            with pytest.raises(RemoteError, match=r"large\.txt cannot be read in parts: .*Download it first"):
+                prepare(f"{url}/large.txt", tmp_path / "d", "char")
+            with pytest.raises(UserError, match="there is no such file"):
+                prepare(f"{url}/none.txt", tmp_path / "e", "char")
+        finally:
+            server.shutdown()
+    with pytest.raises(UserError, match=r"small\.txt cannot be read: .*attempts in .*Check the network"):
+        prepare(f"{url}/small.txt", tmp_path / "f", "char")
 
 
 def test_plain_paths_load_nothing_of_it(text: Path, tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def prepare(
             pool, work, used_tokenizer, scan_result, unique, id_dtype, shard_tokens, commit_seconds, linking
         )
         if not result.splits["train"]["tokens"]:
-            raise UserError("The corpus is empty: no document to train on has a single token under this tokenizer.")
+            raise _build_empty_error(result, scan_result, valid)
         sample: SampleEntry = {
             "documents": scan_result.sample_documents, "bytes": scan_result.sample_bytes, "limit": sample_bytes,
             "seed": seed,
@@ -209,6 +209,15 @@ def prepare(
             )
         work.publish(manifest)
     return Corpus.open(remote or out)
+
+
+def _build_empty_error(result: EncodingResult, scan_result: ScanResult, valid: float) -> UserError:
+    if result.report_counts.without_tokens:
+        return UserError("The corpus is empty: no document to train on has a single token under this tokenizer.")
+    return UserError(
+        f"The corpus is empty: valid={valid:g} holds out, or the weights leave out, each of the "
+        f"{scan_result.documents:,} documents. Take a smaller --valid, larger weights, or more text."
+    )
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,8 @@ def find_sources(sources: SourceInput, weights: Sequence[float] | None = None) -
 
 def _list_files(name: str) -> tuple[SourceFile, ...]:
     if name.startswith(HUB):
+        if not name.removeprefix(HUB).partition(":")[0]:
+            raise UserError(f"'{name}' names no data set of the hub. Write for example hub:wikitext.")
         return (SourceFile(name, "hub", "", 0),)
     name = str(make_local(name))
     if is_url(name):

@@ -22,6 +22,7 @@ from etude.text.remote.urls import PACKAGES, READ_ONLY, check_scheme
 ATTEMPTS = 6
 FIRST_PAUSE = 0.5  # seconds; each later pause is twice as long, so that all of them take about 15 s
 SMALL = 1 << 30  # bytes: larger files are read in pieces
+MISSING = (404, 410)  # status of an answer: there is no such file
 TIMEOUT = 60.0  # seconds without a byte, after which an answer counts as lost
 
 T = TypeVar("T")
@@ -82,6 +83,8 @@ class Storage:
         def fetch() -> bytes:
             data: bytes = self.files.cat_file(url, start=start, end=stop)
             if start is not None and stop is not None and len(data) != stop - start:
+                if len(data) > stop - start:
+                    raise RemoteError(f"{url} cannot be read in parts: its server sends it whole. Download it first.")
                 raise TimeoutError(f"{len(data)} of {stop - start} bytes came")
             return data
 
@@ -110,7 +113,10 @@ class Storage:
         def fetch() -> RemoteInfo | None:
             try:
                 info = self.files.info(url)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                cause = error.__cause__  # of a server of pages, whatever went wrong
+                if self.scheme in READ_ONLY and isinstance(cause, Exception) and _http_status(cause) not in MISSING:
+                    raise cause from None
                 return None
             return _describe(url, info) if info.get("type") != "directory" else None
 
@@ -197,7 +203,7 @@ def attempt(action: Callable[[], T], url: str, problem: Problem, verb: str = "re
 def _explain_permanent(error: Exception, url: str, verb: str) -> str | None:
     """Return the message of a failure that stays, or None of one that may pass."""
     kind, status = type(error).__name__, _http_status(error)
-    if isinstance(error, FileNotFoundError) or status in (404, 410):
+    if isinstance(error, FileNotFoundError) or status in MISSING:
         return f"{url}: there is no such file, folder or bucket."
     if (
         isinstance(error, PermissionError)
