@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,17 @@ def test_a_label_may_be_called_like_an_id(tmp_path: Path) -> None:
     labelled, problems = read_labels("classify", write_lines(tmp_path / "a.jsonl", rows), {"label": "idx"})
     assert labelled.classes == [str(n) for n in range(8)]
     assert str(problems[0]).endswith("with another answer: '0' and '4'. (4 such examples)")
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_a_column_is_found_however_its_letters_are_composed(form: Any, tmp_path: Path) -> None:
+    """ "there is no column '리뷰'. Known: 리뷰": macOS takes syllables apart."""
+    header = [unicodedata.normalize(form, name) for name in ("리뷰", "분류")]
+    path = write_csv(tmp_path / "a.csv", [header, *([f"글 {n}", "ab"[n % 2]] for n in range(4))])
+    for other in ("NFC", "NFD"):
+        named = {"text": unicodedata.normalize(other, "리뷰"), "label": unicodedata.normalize(other, "분류")}
+        labelled, problems = read_labels("classify", path, named)
+        assert len(labelled) == 4 and labelled.classes == ["a", "b"] and not problems
 
 
 def test_half_a_character_is_no_label(tmp_path: Path) -> None:

@@ -79,7 +79,11 @@ REMEDY = "Fill it, or leave such lines out with --skip-bad."
 def column_of(record: Mapping[str, Any], role: str, columns: Mapping[str, str], usual: Sequence[str]) -> str:
     """The column of a role: the one named by `columns`, else the first usual name that the record has, in any case."""
     if role in columns:
-        return columns[role]
+        name = columns[role]
+        if name in record or name.isascii():
+            return name
+        composed = normalize_nfc(name)  # the same letters, however a header has composed them
+        return next((each for each in record if normalize_nfc(str(each)) == composed), name)
     exact = next((name for name in usual if name in record), None)
     if exact is not None:
         return exact
