@@ -134,6 +134,19 @@ def test_a_pick_runs_while_its_folder_is_locked(folder: Path) -> None:
     assert state() == "stopped"
 
 
+def test_the_best_of_a_pick_is_what_it_returned(folder: Path) -> None:
+    """The board calls the first one best: it was the one with the highest score, be it of one fold."""
+    pick = folder / "pick"
+    pick.mkdir()
+    (pick / "pick.json").write_text("{}", encoding="utf-8")
+    scores = {"slow": 0.7, "tfidf": 0.5, "lucky": 0.6, "majority": 0.2}
+    rows = [{"name": name, "label": name, "score": score} for name, score in scores.items()]
+    results = {"label": "tfidf", "winner": "tfidf", "score": "accuracy", "rows": rows, "date": "2026-11-16T00:00:00"}
+    (pick / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    study = next(study for study in Board(folder).data().studies if study.kind == "pick")
+    assert study.title == "tfidf" and [row.name for row in study.rows] == ["tfidf", "slow", "lucky", "majority"]
+
+
 def test_a_curve_grows_and_is_cut_back(tmp_path: Path) -> None:
     path, curves = tmp_path / "metrics.jsonl", Curves()
     assert curves.read(path).lines == []

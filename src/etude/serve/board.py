@@ -6,7 +6,6 @@ get in the way of training. Folders are looked at again on every request, and on
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -247,8 +246,9 @@ def _summarise_study(results: dict[str, Any]) -> dict[str, Any]:
 def _summarise_pick(results: dict[str, Any]) -> dict[str, Any]:
     if not results:
         return {}
-    rows = [BoardRow(name=row["label"], mean=as_number(row["score"])) for row in results["rows"]]
-    rows.sort(key=lambda row: -(row.mean if row.mean is not None else -math.inf))
+    # in the order that chose, the one that was returned first: a higher score of few folds is no better one
+    ordered = sorted(results["rows"], key=lambda row: row["name"] != results["winner"])
+    rows = [BoardRow(name=row["label"], mean=as_number(row["score"])) for row in ordered]
     return {
         "title": results["label"],
         "score": str(results["score"]),
