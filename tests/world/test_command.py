@@ -28,6 +28,24 @@ def test_text_alone(tmp_path):
     assert not (tmp_path / "town" / "tasks").exists()
 
 
+def test_pairs_beside_the_tasks_hold_none_of_their_test_sentences(tmp_path, monkeypatch):
+    from etude.world import world as module
+
+    monkeypatch.setattr(module, "COUNTS", {"train": 300, "valid": 100, "test": 100})
+    words = ["world", "-o", str(tmp_path), "--megabytes", "0.01", "--pairs", "2000"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    lines = (tmp_path / "pairs.tsv").read_text(encoding="utf-8").splitlines()
+    assert len(set(lines)) == 2001
+    pairs = {tuple(line.split("\t")) for line in lines}
+    for split in ("valid", "test"):
+        examples = (tmp_path / "tasks" / f"translation.{split}.jsonl").read_text(encoding="utf-8").splitlines()
+        assert not pairs & {(example["en"], example["ko"]) for example in map(json.loads, examples)}
+    alone = CliRunner().invoke(app, [*words[:2], str(tmp_path / "alone"), *words[3:], "--no-tasks"])
+    assert alone.exit_code == 0
+    rows = (tmp_path / "alone" / "pairs.tsv").read_text(encoding="utf-8").splitlines()
+    assert [tuple(row.split("\t")) for row in rows[1:]] == list(World(0).pairs(2000))
+
+
 def test_an_amount_without_an_end_is_refused_before_anything_is_written(tmp_path):
     for option in ("--megabytes", "--anchored"):
         for amount in ("inf", "nan"):

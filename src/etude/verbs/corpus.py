@@ -147,7 +147,8 @@ def world(
         language: The language of the town.
         seed: Another seed is another town.
         tasks: Also write the labelled examples, and prompt files for some of them.
-        pairs: Also write so many sentences in English and Korean to pairs.tsv, for translation.
+        pairs: Also write so many sentences in English and Korean to pairs.tsv, for translation. With tasks, none that
+            the task of translation holds out.
         anchored: Also write so many megabytes of text whose mentions are linked to the graph, to anchored.txt.
         link_noise: Share of those links that point to a wrong entity.
         on_progress: Receives the part being written, and its share that is done.
@@ -169,7 +170,8 @@ def world(
     report = on_progress or (lambda part, share: None)
     town.write(Path(out), megabytes, tasks, report)
     if pairs:
-        town.write_pairs(Path(out) / "pairs.tsv", pairs)
+        # beside the tasks, none of what translation.valid and translation.test ask for
+        town.write_pairs(Path(out) / "pairs.tsv", pairs, split="train" if tasks else None)
     knowledge = Knowledge(town)
     knowledge.write_graph(Path(out) / "knowledge")
     if tasks:

@@ -23,6 +23,7 @@ from etude.errors import UserError, suggest_name
 from etude.world.document import Document, make_document
 from etude.world.facts import Entity, Triple, town
 from etude.world.tasks import SPLITS, TASKS, make_task
+from etude.world.tasks.sampling import belongs
 
 LANGUAGES = ("en", "ko")
 COUNTS = {"train": 2000, "valid": 500, "test": 500}  # examples of each task that `write` leaves
@@ -72,8 +73,11 @@ class World:
             if left <= 0:
                 return
 
-    def pairs(self, count: int, start: int = 0) -> Iterator[tuple[str, str]]:
-        """The first `count` different sentences from a document on, in English and in Korean: the same content."""
+    def pairs(self, count: int, start: int = 0, split: str | None = None) -> Iterator[tuple[str, str]]:
+        """The first `count` different sentences from a document on, in English and in Korean: the same content.
+
+        With `split`, of those alone that the task of translation may have in this split.
+        """
         seen: set[tuple[str, str]] = set()
         number = last_new = start
         while len(seen) < count:
@@ -81,15 +85,15 @@ class World:
                 raise UserError(f"This town has no {count:,} different sentences; it ends at about {len(seen):,}.")
             sides = (make_document(self.town, language, number).sentences for language in LANGUAGES)
             for pair in zip(*sides, strict=True):
-                if pair not in seen and len(seen) < count:
+                if pair not in seen and len(seen) < count and (split is None or belongs(pair[0], split)):
                     seen.add(pair)
                     last_new = number
                     yield pair
             number += 1
 
-    def write_pairs(self, path: str | Path, count: int) -> Path:
+    def write_pairs(self, path: str | Path, count: int, split: str | None = None) -> Path:
         """Tab-separated columns en and ko, for `etude prepare --pairs en,ko`."""
-        _write_table(Path(path), [LANGUAGES, *self.pairs(count)])
+        _write_table(Path(path), [LANGUAGES, *self.pairs(count, split=split)])
         return Path(path)
 
     def task(self, name: str, split: str, count: int) -> list[dict[str, Any]]:
