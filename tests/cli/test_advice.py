@@ -27,6 +27,9 @@ def test_the_recipe_fits_the_text_and_the_machine() -> None:
     assert advise(manifest(2_000_000), has_gpu=False).recipe == "bert-tiny"
     assert advise(manifest(40_000_000), has_gpu=True).recipe == "bert-small"
     assert advise(manifest(90_000, "word"), has_gpu=True).recipe == "skipgram-toy"
+    assert advise(manifest(90_000, "bytebpe"), has_gpu=False).recipe == "gpt2-toy"  # as the first tutorial goes on
+    assert advise(manifest(90_000, "bpe"), has_gpu=False).recipe == "bert-toy"
+    assert advise(manifest(90_000, "bytebpe", pairs=["en", "ko"]), has_gpu=False).recipe == "transformer-toy"
     assert advise(manifest(90_000, pairs=["en", "ko"]), has_gpu=False).recipe == "transformer-toy"
     words = advise(manifest(2_000_000), has_gpu=False)
     assert "2 million tokens on this CPU" in words.reason

@@ -41,6 +41,7 @@ def test_tasks_are_listed_and_one_is_explained() -> None:
     listed = CliRunner().invoke(cli.app, ["tasks"]).output
     assert "classify " in listed and "column text:" in listed and "a suite with one score: CoLA" in listed
     assert "task.dropout" not in listed
+    assert "\nentity_typing the types" in listed and "\nclassify      one label" in listed, "one column for all"
     explained = CliRunner().invoke(cli.app, ["tasks", "classify"]).output
     assert "\ntask.dropout=" in explained and "\ntransfer.frozen=false" in explained and "suite" not in explained
     assert explained.rstrip().endswith("train.lr, train.epochs, train.seed …")

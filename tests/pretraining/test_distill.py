@@ -143,7 +143,7 @@ def test_the_command_line(corpus: Path, teacher: Path, tmp_path: Path) -> None:
     [
         ({"distill.temperatur": 4}, "Did you mean 'temperature'?"),
         ({"distill.temperature": 0}, "greater than 0"),
-        ({"model.width": 16}, "there is no angle"),
+        ({"model.width": 16}, "set model.width=32, or distill.cosine_weight=0"),
         ({"model.width": 16, "distill.cosine_weight": 0}, "set distill.start=random"),
         ({"model.context": 64, "objective.length": 64}, "The teacher sees 32 tokens"),
         ({"distill.layers": [5, 6]}, "0 to 2, for each of 2"),

@@ -46,7 +46,7 @@ GPU = [
     (50_000_000, "bert-small", 20, "train.batch_tokens=65536 train.lr=5e-4 train.warmup=0.1"),
     (10**18, "encoder-modern", 60, "train.batch_tokens=131072 train.batch_ramp=null"),
 ]
-# of a tokenizer without the tokens of a masked model, such as GPT-2's
+# of byte-level BPE, GPT-2's tokenizer, and of any without the tokens of a masked model
 CAUSAL_CPU = [(5_000_000, "gpt2-toy", 5, ""), (10**18, "gpt2-toy", 30, "")]
 CAUSAL_GPU = [(300_000, "gpt2-toy", 1, ""), (10**18, "gpt2", 60, SHORT)]
 PAIRS = [(500_000, "transformer-toy", 5, ""), (10**18, "transformer-small", 60, "train.warmup=0.1")]
@@ -65,7 +65,7 @@ def advise(manifest: Mapping[str, Any], has_gpu: bool, can_mask: bool = True) ->
         table, kind = PAIRS, "a translation model"
     elif manifest["tokenizer"]["kind"] == "word":
         table, kind = WORDS, "vectors of whole words"
-    elif not can_mask:
+    elif not can_mask or manifest["tokenizer"]["kind"] == "bytebpe":
         table, kind = CAUSAL_GPU if has_gpu else CAUSAL_CPU, "a causal model"
     _, recipe, minutes, settings = next(row for row in table if tokens < row[0])
     if table in (CPU, GPU) and any(_has_no_next_sentence(part) for part in manifest["parts"].values()):

@@ -43,23 +43,23 @@ def present_tasks(call: Call[TaskCatalog]) -> None:
     if catalog.tasks and catalog.tasks[0].settings:
         return
     for suite, names in catalog.suites.items():
-        echo(f"{suite:<12} a suite with one score: {', '.join(names)}; --train names the folder of all")
+        echo(f"{suite:<13} a suite with one score: {', '.join(names)}; --train names the folder of all")
     echo(f"\nFiles may be compressed ({' '.join(catalog.compressed)}). Other names of columns: -c role=name.")
     echo("The settings of one task: etude tasks TASK")
 
 
 def _print_task(info: TaskInfo) -> None:
-    echo(f"{info.kind:<12} {info.summary}")
-    echo(f"{'':<12}   scores: {info.scores}")
-    echo(f"{'':<12}   files: {' '.join(info.files)}")
+    echo(f"{info.kind:<13} {info.summary}")
+    echo(f"{'':<13}   scores: {info.scores}")
+    echo(f"{'':<13}   files: {' '.join(info.files)}")
     for role, names in info.columns.items():
-        echo(f"{'':<12}   column {role}: {', '.join(names)}")
+        echo(f"{'':<13}   column {role}: {', '.join(names)}")
     datasets = [
         f"{name} ({', '.join(f'{key}={value}' for key, value in settings.items())})" if settings else name
         for name, settings in info.datasets.items()
     ]
     if datasets:
-        echo(f"{'':<12}   by name: {', '.join(datasets)}")
+        echo(f"{'':<13}   by name: {', '.join(datasets)}")
     group = ""
     for setting in info.settings:
         if setting.name.partition(".")[0] != group:

@@ -82,7 +82,7 @@ class Distill(Masked):
         if settings.cosine_weight and model.width != teacher.model.width:
             raise UserError(
                 f"Between states of width {model.width} and the teacher's of {teacher.model.width} there is no angle: "
-                "set distill.cosine_weight=0, or take the teacher's width."
+                f"set model.width={teacher.model.width}, or distill.cosine_weight=0."
             )
         if not (settings.trains_head or settings.cosine_weight or settings.matches_layers):
             raise UserError(

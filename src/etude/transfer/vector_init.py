@@ -52,5 +52,8 @@ def _load_vectors(path: str, width: int) -> InferenceModel:
     loaded = open_model(path, InferenceModel, "cpu")
     require(loaded.model, Static, f"task.network.vectors={path} is no run of word vectors.")
     if loaded.model.width != width:
-        raise UserError(f"task.network.words={width}, and the vectors of {path} are {loaded.model.width} wide.")
+        raise UserError(
+            f"task.network.words={width}, and the vectors of {path} are {loaded.model.width} wide. "
+            f"Set task.network.words={loaded.model.width}."
+        )
     return loaded

@@ -274,5 +274,7 @@ def test_vectors_are_taken_over_when_training_begins(tmp_path: Path, tokenizer: 
     assert etude.load(vectors).tokenizer.vocab - 6 <= len(own.tables.words)
     with pytest.raises(UserError, match="8 wide"):
         etude.finetune(base, "tag", train=train, out=tmp_path / "x", settings=overrides | {"task.network.words": 9})
+    with pytest.raises(UserError, match=r"are 8 wide\. Set task\.network\.words=8"):
+        vector_init.add_vector_words({}, Settings(network={"words": 12, "vectors": str(vectors)}))
     with pytest.raises(UserError, match="no run of word vectors"):
         vector_init.add_vector_words({}, Settings(network={"words": 12, "vectors": str(base)}))
