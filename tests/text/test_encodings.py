@@ -34,6 +34,13 @@ def test_an_encoding_is_recognised(text: str, encoding: str, name: str) -> None:
     assert guess_encoding(text.encode(encoding) * 3) == name
 
 
+def test_utf8_with_a_damaged_byte_is_taken_for_nothing_else() -> None:
+    """Read as CP1252, as a guess once advised, every letter of it with an accent would be two others."""
+    text = "The café’s résumé – it’s here. "
+    assert guess_encoding(text.encode() * 3 + b"\xff \xe9 ") == ""
+    assert guess_encoding((text * 3).encode("cp1252") + "é".encode()) == "CP1252"
+
+
 @pytest.mark.parametrize(("text", "encoding"), [(WESTERN, "cp1252"), (KOREAN, "cp949"), (KOREAN, "utf-16")])
 @pytest.mark.parametrize("packed", [False, True])
 def test_named_it_is_read_as_if_it_were_utf8(tmp_path: Path, text: str, encoding: str, packed: bool) -> None:

@@ -51,6 +51,8 @@ def guess_encoding(data: bytes) -> str:
     """Return UTF-16, CP949 or CP1252, or "" where none of them fits the first bytes of a file."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "UTF-16"
+    if _is_damaged_utf8(data):
+        return ""
     for name, fits in (("CP949", _is_korean), ("CP1252", _is_western)):
         try:
             text = codecs.getincrementaldecoder(name)().decode(data)  # a character cut at the end is no error
@@ -60,6 +62,13 @@ def guess_encoding(data: bytes) -> str:
         if beyond and fits(text, beyond):
             return name
     return ""
+
+
+def _is_damaged_utf8(data: bytes) -> bool:
+    """Whether more characters beyond ASCII are valid UTF-8 than not: in another encoding hardly any is, by chance."""
+    text = data.decode("utf-8", "replace")
+    damaged = text.count("\ufffd")
+    return len(text) - len(text.encode("ascii", "ignore")) > 2 * damaged
 
 
 def _is_korean(text: str, beyond: list[str]) -> bool:
