@@ -6,6 +6,7 @@ A guess for a message, never used unasked: `etude prepare --encoding` reads such
 from __future__ import annotations
 
 import codecs
+import shlex
 from functools import lru_cache
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def suggest_encoding(path: str | Path, is_labelled: bool = False) -> str:
         return ""
     if not name:
         return ""
-    convert = f"iconv -f {name} -t UTF-8 {path} > converted{Path(path).suffix}"
+    convert = f"iconv -f {name} -t UTF-8 {shlex.quote(str(path))} > converted{Path(path).suffix}"
     kind = f" It reads as {NAMES.get(name, name)}: "
     if is_labelled:
         return f"{kind}'{convert}' writes it anew in UTF-8."
