@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import binom
 
 from etude.errors import UserError
@@ -338,3 +339,23 @@ def test_a_contender_without_answers_is_noted(data: PickData, tmp_path: Path) ->
         "heavy: failed: no memory for it", "slow: 0 of 15 folds: there was no time for more"
     ]  # fmt: skip
     assert race.notes[1]["ko"].startswith("slow: 15겹 중 0겹")
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory.")])
+def test_memory_that_runs_out_ends_a_contender_alone(error: Exception, data: PickData, tmp_path: Path) -> None:
+    """A start that was too large for the card ended the whole pick by a traceback."""
+    failures: list[Exception | None] = [error, None]
+
+    class Large(Scripted):
+        def answer(self, *arguments: Any) -> list[Answer]:
+            if (failure := failures.pop(0) if failures else None) is not None:
+                raise failure
+            return super().answer(*arguments)
+
+    race = build_race(data, tmp_path / "out", 600)
+    race.run_folds(race.enter(Large("large", 0.9)))
+    race.run_folds(race.enter(Scripted("small", 0.8)))
+    assert race.ranking() == ["small"] and race.notes[0]["en"].startswith("large: failed: memory ran out: ")
+    again = build_race(data, tmp_path / "out", 600)
+    again.run_folds(again.enter(Large("large", 0.9)))
+    assert again.ranking() == ["large"], "another time there may be more"

@@ -32,6 +32,7 @@ from etude.pick.contenders import (
 from etude.pick.data import PickData
 from etude.pick.encoders import Encoder
 from etude.pick.journal import Journal
+from etude.pick.memory_errors import explain_memory_error
 from etude.pick.pace import Pace
 from etude.pick.selection import Comparison, Standing, Trials
 from etude.pick.worker_pool import Job, WorkerPool
@@ -273,16 +274,15 @@ class Race:
 
     def _trial(self, entry: Entry, number: int) -> tuple[list[Answer], float]:
         fold, contender = self.data.folds[number], entry.contender
-        return self.run_trial(contender, fold.train, fold.valid, self.clock.deadline(self.reserve(entry)))
+        with explain_memory_error():
+            return self.run_trial(contender, fold.train, fold.valid, self.clock.deadline(self.reserve(entry)))
 
     def _fit_ahead(self, entry: Entry, numbers: range) -> None:
         """Fine-tune the next folds at once where there are processes for it: their trials then find what they need."""
         contender, pool = entry.contender, self.pool
-        if (
-            pool is None
-            or not isinstance(contender, TunedContender)
-            or numbers[0] in self.fitted_ahead.get(contender.name, ())
-        ):
+        if pool is None or not isinstance(contender, TunedContender):
+            return
+        if numbers[0] in self.fitted_ahead.get(contender.name, ()):
             return
         together = numbers[: pool.slots]
         self.fitted_ahead[contender.name] = together

@@ -16,6 +16,7 @@ from etude.pick.candidates import Round, plan_parallel_rounds, plan_rounds, plan
 from etude.pick.clock import OutOfTime, format_seconds
 from etude.pick.encoders import Candidate, Encoder, Pretraining, plan_pretraining, read_encoder, run_pretraining
 from etude.pick.fine_tuning import run_tuned
+from etude.pick.memory_errors import explain_memory_error
 from etude.pick.race import KOREAN_ERROR, Entry, Race
 from etude.pick.text import PickText
 from etude.pick.worker_pool import Job, WorkerPool
@@ -67,7 +68,8 @@ def pretrain_in_turn(race: Race, candidate: Candidate, text: PickText, seconds: 
         return None
     deadline = race.clock.deadline(race.reserve() + race.scoring_seconds(), SLOWER * seconds + 2 * OVERHEAD[device])
     try:
-        run_pretraining(race.store, planned, deadline)
+        with explain_memory_error():
+            run_pretraining(race.store, planned, deadline)
     except OutOfTime:
         _note_untrained(race, candidate)
         return None
