@@ -55,9 +55,10 @@ def row(name: str, kind: Any, info: Any, default: Any) -> str:
     value = "required" if required else "" if default is None or default is False else f"`{str(default).lower()}`"
     if isinstance(default, str):
         value = f"`{default}`"
-    repeats = "several times" not in (info.help or "")
-    more = " Several times." if repeats and typing.get_origin(next(iter(members(kind)))) is list else ""
-    return f"| {names} | {values_of(kind, names)} | {value} | {cell(info.help or '')}{more} |"
+    meaning = info.help or ""
+    if typing.get_origin(next(iter(members(kind)))) is list and not meaning.endswith(("several times.", "again.")):
+        meaning += " Several times." if meaning.endswith(".") else "; several times."
+    return f"| {names} | {values_of(kind, names)} | {value} | {cell(meaning)} |"
 
 
 def usage(name: str, command: Command) -> str:
