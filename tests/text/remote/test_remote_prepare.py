@@ -96,6 +96,18 @@ def test_tables_are_read_from_both_ends(bucket: str, files: S3FileSystem, tmp_pa
     assert [corpus.manifest["sources"][0]["files"][0]["sha256"] for corpus in (local, remote)] == 2 * [hash_file(path)]
 
 
+def test_two_sides_of_a_store_are_pairs(bucket: str, files: S3FileSystem, tmp_path: Path, small_pieces: None) -> None:
+    for side in ("en", "ko"):
+        (tmp_path / f"a.{side}").write_text("".join(f"{side} {number}\n" for number in range(200)))
+        files.put_file(str(tmp_path / f"a.{side}"), f"{bucket}/a.{side}")
+    files.put_file(str(tmp_path / "a.en"), f"{bucket}/b.en")
+    names = (str(tmp_path / "a.en"), f"{bucket}/a.en", f"{bucket}/a.*")
+    corpora = [prepare(name, tmp_path / f"{n}", "char", pairs="en,ko") for n, name in enumerate(names)]
+    assert len({corpus.fingerprint for corpus in corpora}) == 1
+    with pytest.raises(UserError, match=r"b\.en has no target side: there is no file s3://.*b\.ko"):
+        prepare(f"{bucket}/b.en", tmp_path / "c", "char", pairs="en,ko")
+
+
 def test_a_corpus_in_a_store_has_the_same_bytes(
     bucket: str, files: S3FileSystem, text: Path, tmp_path: Path, small_pieces: None, s3: S3Server
 ) -> None:

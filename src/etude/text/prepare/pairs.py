@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from etude.errors import UserError
-from etude.text.prepare.sources import COMPRESSIONS, SOURCE_SIDE, TARGET_SIDE, Source, SourceFile, describe_file
+from etude.text.prepare.sources import COMPRESSIONS, SOURCE_SIDE, TARGET_SIDE, Source, SourceFile, find_file
 from etude.text.tokenizer.batch_encoder import BatchEncoder, EncodedBatch
 from etude.text.tokenizer.text_batch import TextBatch
 
@@ -78,10 +78,10 @@ def _match_files(source: Source, given: set[str], names: tuple[str, str]) -> lis
             if f"{stem}.{names[0]}{packed}" not in given:
                 raise UserError(f"{file.path} has no source side: name {stem}.{names[0]}{packed}, too.")
             continue  # its source side brings it along
-        target = f"{stem}.{names[1]}{packed}"
-        if not Path(target).is_file():
-            raise UserError(f"{file.path} has no target side: there is no file {target}.")
-        target_side = replace(describe_file(target), format=TARGET_SIDE)
+        target = find_file(f"{stem}.{names[1]}{packed}")
+        if target is None:
+            raise UserError(f"{file.path} has no target side: there is no file {stem}.{names[1]}{packed}.")
+        target_side = replace(target, format=TARGET_SIDE)
         files += [replace(file, format=SOURCE_SIDE, target_side=target_side), target_side]
     return files
 

@@ -12,9 +12,13 @@ import glob
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from etude.errors import UserError, escape_path
 from etude.text.remote.urls import is_url, make_local
+
+if TYPE_CHECKING:
+    from etude.text.remote.storage import RemoteInfo
 
 FORMATS = {
     ".txt": "text", ".text": "text", ".md": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv",
@@ -114,21 +118,17 @@ def _list_files(name: str) -> tuple[SourceFile, ...]:
 
 def _list_remote(url: str) -> tuple[SourceFile, ...]:
     """The files of a URL: one file, a folder of files, or a pattern."""
-    from etude.text.remote.storage import RemoteInfo, Storage  # plain paths do without
+    from etude.text.remote.storage import Storage  # plain paths do without
 
     storage = Storage(url)
-
-    def describe(info: RemoteInfo) -> SourceFile:
-        return SourceFile(info.url, *_parse_name(_remote_name(info.url)), info.size, info.version)
-
     if glob.has_magic(_without_query(url)):
         matches = [info for info in storage.match(url) if not _remote_name(info.url).name.startswith(".")]
         if not matches:
             raise UserError(f"{url}: no file matches the pattern.")
-        return tuple(describe(info) for info in matches)
+        return tuple(_describe_remote(info) for info in matches)
     info = None if url.endswith("/") else storage.describe(url)
     if info is not None:
-        return (describe(info),)
+        return (_describe_remote(info),)
     inside = storage.list_files(url)
     base = len(url.rstrip("/")) + 1
     files = [info for info in inside if not _is_hidden(Path(info.url[base:])) and _is_known(_remote_name(info.url))]
@@ -136,7 +136,21 @@ def _list_remote(url: str) -> tuple[SourceFile, ...]:
         raise UserError(f"The folder {url} holds no text files. Looked for {', '.join(sorted(FORMATS))}, also packed.")
     if not files:
         raise UserError(f"{url}: there is no such file, folder or bucket.")
-    return tuple(describe(info) for info in files)
+    return tuple(_describe_remote(info) for info in files)
+
+
+def find_file(name: str) -> SourceFile | None:
+    """Return the file of a path or a URL; None where there is none."""
+    if not is_url(name):
+        return describe_file(name) if Path(name).is_file() else None
+    from etude.text.remote.storage import Storage  # plain paths do without
+
+    info = Storage(name).describe(name)
+    return None if info is None else _describe_remote(info)
+
+
+def _describe_remote(info: RemoteInfo) -> SourceFile:
+    return SourceFile(info.url, *_parse_name(_remote_name(info.url)), info.size, info.version)
 
 
 def _without_query(url: str) -> str:
