@@ -78,6 +78,31 @@ def test_a_baseline(data: PickData, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert sizes == [COUNT]
 
 
+def test_a_baseline_that_was_scored_on_all_labels_is_not_fitted_again(
+    data: PickData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a test file both fits are the same, and take minutes each where labels are many."""
+    sizes: list[int] = []
+
+    class Fitted:
+        def save(self, out: Path) -> None:
+            out.mkdir()
+
+        def predict(self, examples: Sized) -> list[Any]:
+            return []
+
+    def fit(name: str, kind: str, settings: object, examples: Sized, seed: int, **_: object) -> Fitted:
+        sizes.append(len(examples))
+        return Fitted()
+
+    monkeypatch.setattr(contenders.baselines, "fit", fit)
+    contender = BaselineContender("tfidf", LABEL)
+    for numbers in (data.folds[0].train, data.chosen_on, data.refit_on):
+        contender.answer(data, numbers, data.scored_on, tmp_path, None)
+    contender.refit(data, tmp_path / "best", tmp_path / "labels", None)
+    assert sizes == [64, 80, 100] and (tmp_path / "best").is_dir()
+
+
 def test_a_linear_head(data: PickData, tmp_path: Path) -> None:
     contender, fake = ProbeContender(ENCODER, "cpu"), FakeProbe()
     contender._probe, contender._features = fake, object()  # type: ignore[assignment]

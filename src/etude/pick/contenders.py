@@ -127,6 +127,7 @@ class BaselineContender(Contender):
 
     def __init__(self, name: str, label: Label, vectors: Encoder | None = None, seed: int = 0) -> None:
         self.name, self.label, self.vectors, self.seed = name, label, vectors, seed
+        self._fitted: Baseline[Any] | None = None  # on all labels, where it was scored so
 
     @property
     def key(self) -> str:
@@ -134,10 +135,16 @@ class BaselineContender(Contender):
         return hash_json([self.name, self.vectors.key if self.vectors else None, self.seed, code])
 
     def _fit(self, data: PickData, numbers: np.ndarray) -> Baseline[Any]:
-        return baselines.fit(
+        """Fit on some labels; on all of them once: with a test file, what is scored is what is refitted."""
+        if self._fitted is not None and np.array_equal(numbers, data.refit_on):
+            return self._fitted
+        fitted = baselines.fit(
             self.name, data.labelled.kind, data.settings, data.examples(numbers), self.seed, facts=data.facts,
             columns=data.labelled.columns, vectors=self._word_vectors,
         )  # fmt: skip
+        if np.array_equal(numbers, data.refit_on):
+            self._fitted = fitted
+        return fitted
 
     def prepare(self, data: PickData, deadline: float | None) -> None:
         if self._word_vectors is not None and data.labelled.kind == "tag":
