@@ -81,7 +81,7 @@ def test_more_beams_are_not_worse_here_and_stop_strings_end() -> None:
 
 
 def test_what_cannot_be_asked_is_said() -> None:
-    for wrong in ({"beams": 0}, {"penalty": -1.0}):
+    for wrong in ({"beams": 0}, {"penalty": -1.0}, {"penalty": float("nan")}):
         with pytest.raises(UserError, match=next(iter(wrong))):
             decoder().search("the", **wrong)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="does not write on"):

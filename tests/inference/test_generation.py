@@ -279,6 +279,8 @@ def test_what_cannot_be_asked_is_said() -> None:
         encoder().generate("the cat")
     wrong = {
         "temperature=-1": {"temperature": -1},
+        "temperature=inf": {"temperature": float("inf")},  # ids without a token became the likeliest
+        "temperature=nan": {"temperature": float("nan")},
         "top_k=0": {"top_k": 0},
         "top_p=0": {"top_p": 0.0},
         "tokens=0": {"tokens": 0},

@@ -11,6 +11,7 @@ The search ends when no unfinished hypothesis can become better than the best fi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -42,8 +43,10 @@ def search(
     """
     if beams < 1:
         raise UserError(f"beams={beams}: keep one or more.")
-    if penalty < 0:
-        raise UserError(f"penalty={penalty} is below 0: 0 compares log-probabilities, 1 nearly their means a token.")
+    if not 0 <= penalty < math.inf:
+        raise UserError(
+            f"penalty={penalty} is below 0 or not finite: 0 compares log-probabilities, 1 nearly their means a token."
+        )
     sampling = Sampling(tokens=tokens, stop=stop)
     alive = [Sample(loaded, prompt, sampling)]  # row for row the sequences of the reader
     reader = Reader(loaded, [alive[0].framed], cached)

@@ -15,6 +15,7 @@ for every token: slow, and the reference that the cache is tested against.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self
@@ -77,8 +78,10 @@ class Sampling:
     def __post_init__(self) -> None:
         if self.tokens < 1:
             raise UserError(f"tokens={self.tokens}: ask for one or more.")
-        if not self.temperature >= 0:
-            raise UserError(f"temperature={self.temperature} is below 0: take 0 for the likeliest token, 1 as it is.")
+        if not 0 <= self.temperature < math.inf:
+            raise UserError(
+                f"temperature={self.temperature} is below 0 or not finite: take 0 for the likeliest token, 1 as it is."
+            )
         if self.top_k is not None and self.top_k < 1:
             raise UserError(f"top_k={self.top_k} leaves no token: take 1 or more, or leave it out.")
         if self.top_p is not None and not 0 < self.top_p <= 1:
