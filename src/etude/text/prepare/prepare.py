@@ -34,7 +34,8 @@ from etude.text.prepare.readers import ReadSettings
 from etude.text.prepare.record_filter import RecordFilter, parse_filter
 from etude.text.prepare.remote_work import RemoteWorkFolder, refuse_existing_url
 from etude.text.prepare.scan import SAMPLE, SAMPLE_SIZES, SCAN, ScanResult, scan
-from etude.text.prepare.sources import SOURCE_SIDE, Source, SourceFile, SourceInput, find_sources
+from etude.text.prepare.source_checks import PLAIN, refuse_sources_inside, refuse_text_field
+from etude.text.prepare.sources import Source, SourceFile, SourceInput, find_sources
 from etude.text.prepare.tokenization import EncodingResult, encode_sources
 from etude.text.prepare.work_folder import CORPUS, START_AGAIN, WorkFolder, refuse_existing
 from etude.text.prepare.worker_pool import Pool, WorkerPool
@@ -44,7 +45,6 @@ from etude.text.tokenizer.pair_tokenizer import TARGET_FILE, PairTokenizer, open
 from etude.text.tokenizer.tokenizer import TOKENIZER_FILE, Tokenizer
 
 SAMPLE_BYTES = 32_000_000  # pieces and words hardly change with more
-PLAIN = ("text", SOURCE_SIDE)  # formats without fields
 MIN_BYTES_FOR_WORKERS = 1 << 21  # on disk; below it worker processes take longer to start than the work
 
 
@@ -125,6 +125,8 @@ def prepare(
         source_list = match_sides(source_list, sides)
     record_filter = parse_filter(where) if where else None
     plain = next((file.path for source in source_list for file in source.files if file.format in PLAIN), None)
+    if text_field != ReadSettings.text_field:
+        refuse_text_field(text_field, source_list, sides is not None)
     if record_filter is not None and plain is not None:
         raise UserError(f"The filter '{where}' looks at fields, but {plain} is plain text and has none.")
     chosen = _choose_tokenizers(tokenizer, target_tokenizer, pairs is not None)
@@ -137,7 +139,7 @@ def prepare(
     if remote is None:
         refuse_existing(Path(out), force)
         if Path(out).exists():
-            _refuse_sources_inside(Path(out), source_list)
+            refuse_sources_inside(Path(out), source_list)
     else:
         refuse_existing_url(remote, force)
     fields = record_filter.fields if record_filter else ()
@@ -295,17 +297,6 @@ def _parse_id_dtype(ids: str, vocab: int) -> np.dtype | None:
             "Take --ids uint32, or a smaller tokenizer."
         )
     return dtype
-
-
-def _refuse_sources_inside(out: Path, sources: list[Source]) -> None:
-    """Raise UserError where a source lies in the folder that the corpus replaces."""
-    folder = out.resolve()
-    for source in sources:
-        for file in source.files:
-            if file.format != "hub" and not is_url(file.path) and Path(file.path).resolve().is_relative_to(folder):
-                raise UserError(
-                    f"{file.path} lies in {out}, which the corpus would replace. Choose another name for it."
-                )
 
 
 def _version(file: SourceFile) -> str | int:
