@@ -249,3 +249,18 @@ def test_columns_are_known_in_any_case(tmp_path: Path) -> None:
     assert rows_of(read(tmp_path / "a.csv")) == [("fine", "good")]
     (tmp_path / "b.csv").write_text("TEXT,review,label\nno,yes,good\n")
     assert rows_of(read(tmp_path / "b.csv")) == [("yes", "good")]
+
+
+def test_text_files_with_tabs_are_tables(tmp_path: Path) -> None:
+    """NSMC is published as ratings_train.txt: a header, tabs, and quotation marks that are letters."""
+    (tmp_path / "ratings_train.txt").write_text('id\tdocument\tlabel\n1\t"좋아요\t1\n2\t별로\t0\n', encoding="utf-8")
+    rows = [record for _, record in records(tmp_path / "ratings_train.txt")]
+    assert rows == [
+        {"id": "1", "document": '"좋아요', "label": "1"},
+        {"id": "2", "document": "별로", "label": "0"},
+    ]
+    (tmp_path / "lines.txt").write_text("a text\nanother\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"from \.txt files whose first line has tabs"):
+        list(records(tmp_path / "lines.txt"))
+    with pytest.raises(UserError, match="There is no file"):
+        list(records(tmp_path / "none.txt"))

@@ -3,6 +3,7 @@
     .jsonl   one JSON object a line; a line ends at \\n only, since texts may hold U+2028 and its kind
     .csv     RFC 4180: fields may be quoted and then hold commas, line ends and doubled quotes
     .tsv     one record a line, nothing is quoted: a quotation mark is a letter, as in the files of GLUE and NSMC
+    .txt     the same, where the first line has tabs: NSMC (ratings_train.txt) and MRPC are published so
     .json    a list of objects (KLUE), or SQuAD's articles, paragraphs and questions (SQuAD, KorQuAD, KLUE's MRC),
              one record a question: id title context question answers is_impossible
     .parquet one row a record, its place its number from 1 on; needs pyarrow
@@ -46,22 +47,34 @@ def records(path: str | Path) -> Records:
     path = Path(path)
     suffixes = path.suffixes
     kind = suffixes[-2] if suffixes and suffixes[-1] in COMPRESSED and len(suffixes) > 1 else path.suffix
-    if kind not in FILES:
+    if kind not in (*FILES, ".txt"):
         raise UserError(
             f"{path}: examples are read from {', '.join(FILES)} (also {', '.join(COMPRESSED)}), not from "
             f"'{kind or path.name}'. Rename or convert the file."
         )
     parse = {
         ".jsonl": _json_lines, ".csv": _comma_separated, ".tsv": _tab_separated, ".json": _json_whole,
-        ".parquet": _parquet_rows,
+        ".parquet": _parquet_rows, ".txt": _tab_separated,
     }[kind]  # fmt: skip
     try:
+        if kind == ".txt":
+            _require_tabs(path)
         with open_file(path) as file:
             yield from parse(path, file)
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
     except READ_ERRORS as problem:
         raise UserError(f"{path} cannot be read: {problem}. Is it whole, and is its name right?") from None
+
+
+def _require_tabs(path: Path) -> None:
+    """Refuse a text file that is no table: it has no columns to find labels in."""
+    with open_file(path) as file:
+        if b"\t" not in file.readline(MAX_LINE_BYTES):
+            raise UserError(
+                f"{path}: examples are read from {', '.join(FILES)} (also {', '.join(COMPRESSED)}), and from .txt "
+                "files whose first line has tabs, a header. Convert the file."
+            )
 
 
 def open_file(path: Path) -> BinaryIO:
