@@ -181,6 +181,10 @@ def test_a_very_long_word_is_learnt_from_in_time(spec: str) -> None:
     cuts = list(training._cut_long_words([text, "a b", ""]))
     assert "".join(cuts) == text + "a b" and cuts[-2:] == ["a b", ""]
     assert [len(cut) for cut in cuts[:3]] == 3 * [training.LONGEST_WORD]
+    almost = " ".join(["a" * (training.LONGEST_WORD - 1)] * 20_000 + ["b" * 2 * training.LONGEST_WORD])
+    start = time.process_time()
+    assert len(list(training._cut_long_words([almost]))) == 3
+    assert time.process_time() - start < 4  # it took 8 s to find no long word among the first
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -37,7 +37,11 @@ WORD_PATTERN = r"\p{N}+(?:[.,]\p{N}+)+|[\p{L}\p{M}\p{N}_]+(?:['’][\p{L}\p{M}\p
 
 LONGEST_WORD = 256  # characters of a word from which merges are learnt: no language has one that is as long
 CLAUSE_MARKS = ".,!?;:…。、，！？；："  # what ends a word of a script without spaces
-LONG_RUN = re.compile(rf"[^\s{CLAUSE_MARKS}]{{{LONGEST_WORD}}}|[{CLAUSE_MARKS}]{{{LONGEST_WORD}}}")
+# each run from its start alone: from each of its places, time would grow with the square of its length
+LONG_RUN = re.compile(
+    rf"(?<![^\s{CLAUSE_MARKS}])[^\s{CLAUSE_MARKS}]{{{LONGEST_WORD},}}"
+    rf"|(?<![{CLAUSE_MARKS}])[{CLAUSE_MARKS}]{{{LONGEST_WORD},}}"
+)
 
 
 @dataclass(frozen=True)
@@ -147,9 +151,11 @@ def _cut_long_words(texts: Iterable[str]) -> Iterator[str]:
     """
     for text in texts:
         start = 0
-        for run in LONG_RUN.finditer(text):
-            yield text[start : run.end()]
-            start = run.end()
+        if max(map(len, text.split()), default=0) >= LONGEST_WORD:  # of most texts none is, and this is soon known
+            for run in LONG_RUN.finditer(text):
+                for place in range(run.start() + LONGEST_WORD, run.end() + 1, LONGEST_WORD):
+                    yield text[start:place]
+                    start = place
         yield text[start:]
 
 
