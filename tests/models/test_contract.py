@@ -310,6 +310,21 @@ def test_a_prepared_model_answers_all_of_it_still(case: str, changes: dict[str, 
     assert all(bool(torch.isfinite(weight).all()) for weight in weights)
 
 
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("letters", [False, True])
+def test_character_layers_learn_as_they_are_told_to(case: str, letters: bool, tokenizer: Tokenizer) -> None:
+    """`transfer.letters` had an effect on two towers alone; elsewhere it was read, and nothing came of it."""
+    model, settings = build(case, tokenizer), TransferSettings(letters=letters)
+    if "letters" not in case:
+        with pytest.raises(UserError, match="this model reads no letters: drop it"):
+            model.prepare_transfer(settings)
+        return
+    model.prepare_transfer(settings)
+    learning = {name: parameter.requires_grad for name, parameter in model.named_parameters() if "network" in name}
+    assert learning and learning == {name: letters or ".project." in name for name in learning}
+    assert all(parameter.requires_grad for name, parameter in model.named_parameters() if name not in learning)
+
+
 def test_one_family_can_be_required(tokenizer: Tokenizer) -> None:
     model = build("static: words", tokenizer)
     assert require(model, Static, "word vectors are wanted") is model

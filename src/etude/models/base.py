@@ -22,6 +22,7 @@ from etude.graph.entity_links import Alignment, EntityLinks
 from etude.models.framing import Framing
 from etude.models.transfer_settings import TransferSettings
 from etude.nn.block import pool_first
+from etude.nn.char_embedding import CharEmbedding
 from etude.nn.layer_mix import LayerMix
 from etude.nn.packed import Layout, Packed
 from etude.nn.recompute import Recomputable, RecomputePolicy
@@ -247,12 +248,28 @@ class Model(nn.Module, ABC):
         """Of these, those of the family where the whole model is trained; here for word vectors and LSTMs."""
         return {"epochs": 10, "lr": 1e-3, "warmup": 0.05}
 
+    @property
+    def letter_parts(self) -> list[CharEmbedding]:
+        """The parts that read words by their letters, where there are any."""
+        return []
+
     def prepare_transfer(self, settings: TransferSettings) -> None:
         """Changes the model in place for a transfer: dropout, masks, which parts of the embedding learn."""
         if settings.mask is not None:
             raise UserError("transfer.mask is that of a two-tower model's combiner, and this model has none: drop it.")
+        self.prepare_letters(settings.letters is not False, settings)
         if settings.dropout is not None:
             set_dropout(self, settings.dropout)
+
+    def prepare_letters(self, learn: bool, settings: TransferSettings) -> None:
+        """Freezes character layers that do not learn; UserError where they are named and there are none."""
+        if settings.letters is not None and not self.letter_parts:
+            raise UserError(
+                "transfer.letters says whether character layers learn, and this model reads no letters: drop it."
+            )
+        if not learn:
+            for part in self.letter_parts:
+                part.freeze_letters()
 
 
 def set_dropout(model: nn.Module, rate: float) -> None:

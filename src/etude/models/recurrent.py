@@ -164,11 +164,10 @@ class Recurrent(Model):
         """Of one forward pass over so many tokens in every direction; `words`: how many different ones are spelled."""
         tokens = int(np.asarray(lengths).sum())
         recurrent = sum(lstm.flops(tokens) for lstm in [*self.forwards, *self.backwards] if isinstance(lstm, LSTM))
-        return recurrent + sum(part.network.flops(tokens if words is None else words) for part in self._spelled)
+        return recurrent + sum(part.network.flops(tokens if words is None else words) for part in self.letter_parts)
 
     @property
-    def _spelled(self) -> list[CharEmbedding]:
-        """The character networks that words are read with, where there are any."""
+    def letter_parts(self) -> list[CharEmbedding]:
         return [part for part in (self.embedding, self.backward_embedding) if isinstance(part, CharEmbedding)]
 
     # --- what kind of model it is -------------------------------------------------------------------
@@ -188,7 +187,7 @@ class Recurrent(Model):
         return Framing(before, after, after, pooling="mean", separate=True)
 
     def attach_tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
-        return share_speller(self._spelled, tokenizer)
+        return share_speller(self.letter_parts, tokenizer)
 
     def parameter_depth(self, name: str) -> int:
         return numbered_depth(name, self.layers)

@@ -323,10 +323,12 @@ class TwoTower(Model):
             head_std=0.0,
         ).limit(self.context)
 
+    @property
+    def letter_parts(self) -> list[CharEmbedding]:
+        return [self.embedding.words] if isinstance(self.embedding, WordEmbedding) else []
+
     def attach_tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
-        return (
-            share_speller([self.embedding.words], tokenizer) if isinstance(self.embedding, WordEmbedding) else tokenizer
-        )
+        return share_speller(self.letter_parts, tokenizer)
 
     def parameter_depth(self, name: str) -> int:
         return numbered_depth(name, self.layers)
@@ -352,11 +354,7 @@ class TwoTower(Model):
             )
         self.mask = settings.mask or ("full" if settings.frozen else "none")
         set_dropout(self, settings.dropout or 0.0)
-        if isinstance(self.embedding, WordEmbedding) and not settings.letters:
-            network = self.embedding.words.network
-            network.requires_grad_(False)
-            if network.project is not None:
-                network.project.requires_grad_(True)
+        self.prepare_letters(bool(settings.letters), settings)
 
 
 def reverse(layout: Layout) -> Layout:

@@ -54,6 +54,12 @@ class CharEmbedding(nn.Module):
         rows = self.speller.char_ids(unique.cpu().numpy(), settings.length, settings.widest)
         return self.network(torch.from_numpy(rows).to(tokens.device))[words]
 
+    def freeze_letters(self) -> None:
+        """Exclude vectors, convolutions and highways from training; the projection to the model's width learns."""
+        self.network.requires_grad_(False)
+        if self.network.project is not None:
+            self.network.project.requires_grad_(True)
+
 
 def share_speller(parts: Sequence[CharEmbedding], tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer to use with a model that reads words by these parts: one speller, known to all of them."""
