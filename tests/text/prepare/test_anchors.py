@@ -76,6 +76,14 @@ def test_anchors_move_as_the_text_before_them_does(text: str, places: list[int])
     assert anchored.anchors == [Anchor(start, end, "x") for start, end in pairwise(expected)]
 
 
+def test_many_links_are_removed_in_time() -> None:
+    start = time.process_time()
+    anchored = remove_wiki_links("[[서울]] " * 100_000 + "[[" * 100_000)
+    assert time.process_time() - start < 3  # it took 6 s, and four times as many links a minute
+    assert anchored.text == "서울 " * 100_000 + "[[" * 100_000
+    assert len(anchored.anchors) == 100_000 and spans(anchored)[-1] == ("서울", "서울")
+
+
 def test_many_anchors_of_decomposed_korean_move_in_time() -> None:
     text = unicodedata.normalize("NFD", "서울 " * 40_000)
     start = time.process_time()

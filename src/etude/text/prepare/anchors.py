@@ -67,54 +67,66 @@ class AnchoredText:
         return self.slice(start, max(start, len(self.text.rstrip())))
 
 
+class _Builder:
+    """A text that grows piece by piece: pieces are joined once, so that time does not grow with their square."""
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.length = 0
+        self.anchors: list[Anchor] = []
+
+    def add(self, piece: str) -> None:
+        self.pieces.append(piece)
+        self.length += len(piece)
+
+    def extend(self, rest: _Builder) -> None:
+        self.anchors += [Anchor(self.length + start, self.length + end, name) for start, end, name in rest.anchors]
+        self.pieces += rest.pieces
+        self.length += rest.length
+
+    def build(self) -> AnchoredText:
+        return AnchoredText("".join(self.pieces), self.anchors)
+
+
 def remove_wiki_links(text: str) -> AnchoredText:
     """Return a text without its wiki links, and the links as anchors. Brackets without a partner stay."""
     if "[[" not in text:
         return AnchoredText(text)
-    frames = [AnchoredText("")]  # the text itself, and the links that are open
+    frames = [_Builder()]  # the text itself, and the links that are open
     after_link = False
     for piece in BRACKETS.split(text):
         if piece == "[[":
-            frames.append(AnchoredText(""))
+            frames.append(_Builder())
         elif piece == "]]" and len(frames) > 1:
             link = frames.pop()
-            _append_link(frames[-1], link)
+            _add_link(frames[-1], "".join(link.pieces))
         else:
             frame = frames[-1]
             trail = (
-                TRAIL.match(piece)
-                if after_link and frame.anchors and frame.anchors[-1].end == len(frame.text)
-                else None
+                TRAIL.match(piece) if after_link and frame.anchors and frame.anchors[-1].end == frame.length else None
             )
             if trail is not None:
                 last = frame.anchors[-1]
                 frame.anchors[-1] = Anchor(last.start, last.end + trail.end(), last.name)
-            frame.text += piece
+            frame.add(piece)
         after_link = piece == "]]" or (after_link and not piece)
-    while len(frames) > 1:  # never closed
-        link = frames.pop()
-        _append(frames[-1], AnchoredText("[["))
-        _append(frames[-1], link)
-    return frames[0]
+    for link in frames[1:]:  # never closed
+        frames[0].add("[[")
+        frames[0].extend(link)
+    return frames[0].build()
 
 
-def _append_link(frame: AnchoredText, link: AnchoredText) -> None:
-    target, bar, label = link.text.partition("|")
+def _add_link(frame: _Builder, link: str) -> None:
+    target, bar, label = link.partition("|")
     if DROPPED.match(target):
         return
     label = label.rpartition("|")[2].strip() if bar else ""
     label = label or target.strip().lstrip(":")
     name = target.partition("#")[0].strip().lstrip(":").strip()
-    start = len(frame.text)
-    frame.text += label
+    start = frame.length
+    frame.add(label)
     if name and label:
-        frame.anchors.append(Anchor(start, len(frame.text), name))
-
-
-def _append(frame: AnchoredText, rest: AnchoredText) -> None:
-    base = len(frame.text)
-    frame.text += rest.text
-    frame.anchors += [Anchor(base + start, base + end, name) for start, end, name in rest.anchors]
+        frame.anchors.append(Anchor(start, frame.length, name))
 
 
 def read_ernie_record(record: Mapping[str, object], place: str) -> AnchoredText:
