@@ -21,7 +21,7 @@ from etude.models.framing import Framing, pool
 from etude.models.freezing import freeze
 from etude.models.layer_features import LayerFeatures
 from etude.models.static import Static
-from etude.models.transfer import prepare
+from etude.models.transfer import check_settings, prepare
 from etude.models.transfer_settings import TransferSettings
 from etude.models.transformer import Transformer
 from etude.nn.packed import Packed, pack
@@ -272,19 +272,11 @@ def test_frozen_layers_are_the_lowest(model: Model) -> None:
         with pytest.raises(UserError, match="this model has none"):
             freeze(model, 0)
         return
-    if model.shares_layers:  # nothing but the embedding was frozen, and the model card said otherwise
-        with pytest.raises(UserError, match=r"same weights.* Set it to 0 .*, or to 2 for all layers"):
-            freeze(model, 1)
-        freeze(model, 0)
-        assert learning_share(model) == 1
-        freeze(model, 2)
-        assert learning_share(model) == 0
-        return
     freeze(model, 1)
     for name, parameter in model.named_parameters():
         depth = model.parameter_depth(name)
         assert depth is not None and parameter.requires_grad == (depth > 1)
-    assert learning_share(model) == 0.5
+    assert learning_share(model) == (1 if model.shares_layers else 0.5)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -315,14 +307,34 @@ def test_a_prepared_model_answers_all_of_it_still(case: str, changes: dict[str, 
 def test_character_layers_learn_as_they_are_told_to(case: str, letters: bool, tokenizer: Tokenizer) -> None:
     """`transfer.letters` had an effect on two towers alone; elsewhere it was read, and nothing came of it."""
     model, settings = build(case, tokenizer), TransferSettings(letters=letters)
+    model.prepare_transfer(settings)
     if "letters" not in case:
         with pytest.raises(UserError, match="this model reads no letters: drop it"):
-            model.prepare_transfer(settings)
+            check_settings(model, settings)
         return
-    model.prepare_transfer(settings)
+    check_settings(model, settings)
     learning = {name: parameter.requires_grad for name, parameter in model.named_parameters() if "network" in name}
     assert learning and learning == {name: letters or ".project." in name for name in learning}
     assert all(parameter.requires_grad for name, parameter in model.named_parameters() if name not in learning)
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "message"),
+    [
+        ("transformer: shared", {"freeze": 1}, "same weights.* Set it to 0 .*, or to 2 for all layers"),
+        ("transformer: both", {"freeze": 3}, "the model has 2 layers"),
+        ("transformer: both", {"combine": "mix"}, "mixes several layers.* set transfer.layers=all"),
+        ("transformer: both", {"layers": "all", "mix_norm": "token"}, "transfer.mix_norm=token is of a mix"),
+    ],
+)
+def test_settings_without_an_effect_are_refused_at_the_start(
+    case: str, changes: dict[str, object], message: str, tokenizer: Tokenizer
+) -> None:
+    """Half an ALBERT stayed as it was by the model card, and learnt; a run that says so is opened all the same."""
+    with pytest.raises(UserError, match=message):
+        check_settings(build(case, tokenizer), TransferSettings.model_validate(changes))
+    for allowed in ({"freeze": 0}, {"freeze": 2}, {"frozen": True, "combine": "mix"}, {"layers": "all"}):
+        check_settings(build(case, tokenizer), TransferSettings.model_validate(allowed))
 
 
 def test_one_family_can_be_required(tokenizer: Tokenizer) -> None:

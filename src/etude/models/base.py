@@ -257,19 +257,15 @@ class Model(nn.Module, ABC):
         """Changes the model in place for a transfer: dropout, masks, which parts of the embedding learn."""
         if settings.mask is not None:
             raise UserError("transfer.mask is that of a two-tower model's combiner, and this model has none: drop it.")
-        self.prepare_letters(settings.letters is not False, settings)
+        if settings.letters is False:
+            self.freeze_letters()
         if settings.dropout is not None:
             set_dropout(self, settings.dropout)
 
-    def prepare_letters(self, learn: bool, settings: TransferSettings) -> None:
-        """Freezes character layers that do not learn; UserError where they are named and there are none."""
-        if settings.letters is not None and not self.letter_parts:
-            raise UserError(
-                "transfer.letters says whether character layers learn, and this model reads no letters: drop it."
-            )
-        if not learn:
-            for part in self.letter_parts:
-                part.freeze_letters()
+    def freeze_letters(self) -> None:
+        """Excludes character layers from training, where there are any."""
+        for part in self.letter_parts:
+            part.freeze_letters()
 
 
 def set_dropout(model: nn.Module, rate: float) -> None:

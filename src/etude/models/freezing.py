@@ -26,16 +26,20 @@ def check_layers(model: Model, setting: str, layers: int) -> None:
 def freeze(model: Model, layers: int) -> None:
     """Excludes the embedding and so many layers above it from training."""
     check_layers(model, "freeze", layers)
-    depths = {name: model.base.parameter_depth(name) for name, _ in model.base.named_parameters()}
-    if layers and not any(depth is not None and 0 < depth <= layers for depth in depths.values()):
+    for name, parameter in model.base.named_parameters():
+        depth = model.base.parameter_depth(name)
+        if depth is not None and depth <= layers:
+            parameter.requires_grad_(False)
+
+
+def check_shared_layers(model: Model, layers: int) -> None:
+    """Raises UserError where so many layers from below have no weights of their own to freeze."""
+    depths = (model.base.parameter_depth(name) for name, _ in model.base.named_parameters())
+    if layers and not any(depth is not None and 0 < depth <= layers for depth in depths):
         raise UserError(
             f"transfer.freeze={layers}: all layers of this model have the same weights, so none stays as it is alone. "
             f"Set it to 0 for the embedding, or to {model.base.layers} for all layers."
         )
-    for name, parameter in model.base.named_parameters():
-        depth = depths[name]
-        if depth is not None and depth <= layers:
-            parameter.requires_grad_(False)
 
 
 def refresh(model: Model, layers: int) -> None:

@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+from etude.errors import UserError
 from etude.models.base import Model
-from etude.models.freezing import check_layers, freeze, refresh
+from etude.models.freezing import check_layers, check_shared_layers, freeze, refresh
 from etude.models.layer_features import LayerFeatures
 from etude.models.transfer_settings import TransferSettings
+
+
+def check_settings(model: Model, settings: TransferSettings) -> None:
+    """Raises UserError for settings that would have no effect; called where a transfer starts.
+
+    Not where a run is opened: one of an older version may hold such a setting, and it is what it is.
+    """
+    if settings.freeze is not None:
+        check_layers(model, "freeze", settings.freeze)
+        check_shared_layers(model, settings.freeze)
+    if settings.letters is not None and not model.letter_parts:
+        raise UserError(
+            "transfer.letters says whether character layers learn, and this model reads no letters: drop it."
+        )
+    if settings.combine == "mix" and settings.layers == "last" and not settings.frozen:
+        raise UserError(
+            "transfer.combine=mix mixes several layers, and transfer.layers=last reads one: set transfer.layers=all."
+        )
+    if settings.mix_norm != "none" and settings.combine != "mix":
+        raise UserError(
+            f"transfer.mix_norm={settings.mix_norm} is of a mix of layers: set transfer.combine=mix, or drop it."
+        )
 
 
 def prepare(model: Model, settings: TransferSettings) -> Model:

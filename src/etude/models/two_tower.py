@@ -354,7 +354,8 @@ class TwoTower(Model):
             )
         self.mask = settings.mask or ("full" if settings.frozen else "none")
         set_dropout(self, settings.dropout or 0.0)
-        self.prepare_letters(bool(settings.letters), settings)
+        if not settings.letters:
+            self.freeze_letters()
 
 
 def reverse(layout: Layout) -> Layout:

@@ -21,6 +21,7 @@ from etude.errors import UserError
 from etude.inference.opening import Pretrained, open_pretrained
 from etude.models.base import Model
 from etude.models.depth import learner_depths
+from etude.models.transfer import check_settings
 from etude.models.transfer_settings import Markers
 from etude.objectives.base import Objective, Rows
 from etude.recipes.datasets import resolve_dataset
@@ -158,6 +159,7 @@ def plan_transfer(
     """
     module = plans.task_module(kind)
     settings, transfer_settings, train_settings = plans.resolve_settings(kind, overrides, start.model, start.recipe)
+    check_settings(start.model, transfer_settings)
     column_names = plans.check_columns(kind, columns)
     sources = ExampleFile.from_path(train), ExampleFile.from_path(dev) if dev is not None else None
     examples = module.read(train, column_names, skip_bad)
