@@ -72,6 +72,11 @@ class Model(nn.Module, ABC):
         """The tokens of its output layer: those it reads, unless targets of pairs have a tokenizer of their own."""
         return self.vocab
 
+    @property
+    def table_width(self) -> int:
+        """The width of its table of tokens, and of what is multiplied with it to score the vocabulary."""
+        return self.width
+
     # --- tokens in, states out ----------------------------------------------------------------------
 
     @abstractmethod
@@ -179,9 +184,19 @@ class Model(nn.Module, ABC):
         return []
 
     def activation_bytes(
-        self, tokens: int, element_size: int, device: str, recompute: RecomputePolicy = "none"
+        self,
+        tokens: int,
+        element_size: int,
+        device: str,
+        recompute: RecomputePolicy = "none",
+        *,
+        only: int | None = None,
+        length: int | None = None,
     ) -> int | None:
-        """What a backward pass keeps of so many tokens in a precision of 2 or 4 bytes; None: not known."""
+        """What a backward pass keeps of so many tokens in a precision of 2 or 4 bytes; None: not known.
+
+        `only`: at so many of them the last layer is read (`flops`). `length`: of the sequences; the context if None.
+        """
         return None
 
     def finish_training(self) -> None:

@@ -282,8 +282,7 @@ class Transformer(Model):
         settings = self.settings
         lengths = np.asarray(lengths).astype(np.int64)
         tokens, width = int(lengths.sum()), settings.width
-        table_width = settings.embedding_width or width
-        total = 2 * tokens * table_width * width if table_width != width else 0
+        total = 2 * tokens * self.table_width * width if self.table_width != width else 0
         projections = 4 * width * width + (3 if settings.gated else 2) * width * self.inner
         for layer in range(settings.layers):
             window = self.window_of(layer)
@@ -301,41 +300,52 @@ class Transformer(Model):
             total += 2 * int((lengths > 0).sum()) * width * width
         return total
 
-    def activation_bytes(self, tokens: int, element_size: int, device: str, recompute: RecomputePolicy = "none") -> int:
+    def activation_bytes(
+        self,
+        tokens: int,
+        element_size: int,
+        device: str,
+        recompute: RecomputePolicy = "none",
+        *,
+        only: int | None = None,
+        length: int | None = None,
+    ) -> int:
         """Of each token and layer (D width, F feedforward; b the element size):
 
         4 * 2D             the residual stream at both norms, which work in float32
         b * 6D             input of the projections, query, key, value, mixed values, input of the feedforward
         b * 2D             query and key once more where positions are rotary
         b * 2F             before and after the activation; F for relu, 4F gated
-        dropout masks; on a CPU also attention weights where they are dropped out, as no fused kernel there does
-        that, counted for sequences of full context
+        dropout masks; on a CPU also attention weights where they are dropped out, as no fused kernel there does that
 
-        What is computed again keeps its input alone, b * D, and exists in one layer at a time.
+        Where the last layer is read at some tokens, what follows its attention is kept of these alone. What is computed
+        again keeps its input alone, b * D, and exists in one layer at a time.
         """
         settings, width = self.settings, self.width
         mask = 1 if device == "cuda" else 4  # of a dropout mask's element; on a CPU torch keeps a scaled float
-        elements = 6 * width + (2 * width if settings.positions == "rotary" else 0)
-        if settings.gated:
-            elements += 4 * self.inner
-        else:
-            elements += self.inner if settings.activation == "relu" else 2 * self.inner
-        layer = 4 * 2 * width + element_size * elements
-        if settings.dropout:
-            layer += 2 * width * mask
-        attention = 4 * width + element_size * (7 if settings.positions == "rotary" else 5) * width
-        attention += width * mask if settings.dropout else 0
+        dropped = width * mask if settings.dropout else 0  # the mask of a branch
+        inner = (4 if settings.gated else 1 if settings.activation == "relu" else 2) * self.inner
+        attention = 4 * width + element_size * (7 if settings.positions == "rotary" else 5) * width + dropped
+        feedforward = 4 * width + element_size * (width + inner) + dropped
         pairs = 0
         if device == "cpu" and (settings.attention_dropout or element_size == 2):
             # a weight for each pair, and whether it is dropped (nn/attention/dense.py)
-            pairs = (element_size + (1 if settings.attention_dropout else 0)) * settings.heads * settings.context
-        layer, attention = layer + pairs, attention + pairs
-        embedding = (settings.embedding_width or width) * (4 + (mask if settings.embedding_dropout else 0))
+            seen = min(length or settings.context, settings.context)
+            pairs = (element_size + (1 if settings.attention_dropout else 0)) * settings.heads * seen
+        attention += pairs
+        layer = attention + feedforward
+        embedding = self.table_width * (4 + (mask if settings.embedding_dropout else 0))
         again = {"none": 0, "attention": attention, "all": layer}[recompute]
         inputs = {"none": 0, "attention": 1, "all": 2}[recompute] * element_size * width
-        return tokens * (settings.layers * (layer - again + inputs) + again + embedding)
+        unread = 0 if only is None or recompute == "all" or not settings.layers else max(0, tokens - only)
+        kept = tokens * (settings.layers * (layer - again + inputs) + again + embedding)
+        return kept - unread * (feedforward + dropped)
 
     # --- what kind of model it is -------------------------------------------------------------------
+
+    @property
+    def table_width(self) -> int:
+        return self.settings.embedding_width or self.width
 
     @property
     def layers(self) -> int:

@@ -29,7 +29,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, Self
+from typing import Any, Generic, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -161,6 +161,14 @@ class Stat:
         return Stat(self.sum + other.sum, self.count + other.count, self.weight)
 
 
+class Places(NamedTuple):
+    """At how many tokens of a batch something is computed."""
+
+    read: int  # the model's last layer
+    predicted: int  # scores of the vocabulary, for a loss
+    drawn: int = 0  # tokens, from such scores
+
+
 # --- the two tiers ----------------------------------------------------------------------------------
 
 
@@ -185,6 +193,10 @@ class Objective(nn.Module, ABC, Generic[ModelT, RowT, BatchT]):
     @abstractmethod
     def flops(self, model: ModelT, batch: BatchT) -> int:
         """Of one step on this batch, backward pass and all."""
+
+    def count_places(self, batch: BatchT) -> Places:
+        """By default every token; states that are not read take no memory."""
+        return Places(batch.size, batch.size)
 
     def metrics(self, model: ModelT, batch: BatchT) -> dict[str, Stat]:
         """By default the loss terms themselves."""

@@ -30,7 +30,7 @@ from etude.nn.block import first_token_indices
 from etude.nn.initialization import draw_key, init_weights
 from etude.nn.losses import cross_entropy_sum, linear_cross_entropy, linear_losses_and_argmax
 from etude.nn.states import States
-from etude.objectives.base import IGNORE, PretrainingObjective, Stat, Term
+from etude.objectives.base import IGNORE, Places, PretrainingObjective, Stat, Term
 from etude.objectives.batch_view import BatchView, Words, view_slots
 from etude.objectives.parts.heads import MaskedHead, token_table
 from etude.objectives.rows import segments
@@ -172,6 +172,9 @@ class Masked(PretrainingObjective[Transformer, segments.SegmentRow, MaskedBatch]
         assert self.sentence is not None
         first = states.last[len(batch.index) : len(batch.index) + len(batch.labels)]
         return self.sentence(model.pool_of(first))  # (S, 2)
+
+    def count_places(self, batch: MaskedBatch) -> Places:
+        return Places(len(self._places(batch)), len(batch.index))
 
     def flops(self, model: Transformer, batch: MaskedBatch) -> int:
         slots, labelled = batch.counts["mlm"], 0 if self.sentence is None else batch.counts["sentence"]

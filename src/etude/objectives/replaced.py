@@ -37,7 +37,7 @@ from etude.nn.losses import linear_cross_entropy, linear_losses_and_argmax
 from etude.nn.packed import Packed
 from etude.nn.precision import upcast
 from etude.nn.states import States
-from etude.objectives.base import PretrainingObjective, Stat, Term
+from etude.objectives.base import Places, PretrainingObjective, Stat, Term
 from etude.objectives.batch_view import BatchView, view_slots
 from etude.objectives.parts.discriminator import CorruptedText, Detector, Restorer
 from etude.objectives.parts.heads import MaskedHead
@@ -210,6 +210,10 @@ class Replaced(PretrainingObjective[transformer.Transformer, segments.SegmentRow
         """The generator's scores of the vocabulary, from those of `hidden_for_logits`; the discriminator has none."""
         assert states.table is not None
         return upcast(F.linear(self.generator_head(states.last), states.table)) + self.generator_head.bias
+
+    def count_places(self, batch: ReplacedBatch) -> Places:
+        slots = len(batch.index)
+        return Places(read=batch.size, predicted=slots, drawn=slots)  # the discriminator's, and the generator's
 
     def flops(self, model: transformer.Transformer, batch: ReplacedBatch) -> int:
         lengths, slots = batch.layout.lengths, batch.counts["generator"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from etude.chance import Chance
 from etude.errors import UserError
 from etude.graph.graph import Graph
 from etude.models.base import Model
@@ -69,6 +70,12 @@ def check(
             f"has {available / 1e9:,.1f} GB of memory. Make model.layers, model.width or model.context smaller."
         )
     rows = build_rows(resolved, corpus, objective)
+    if memory_estimate.activations is not None:  # as the sequences of this text need it
+        memory_estimate = memory.estimate_for(
+            settings, model, objective, objective.batch([rows[0]], Chance(settings.seed, 0)),
+            micro_tokens=settings.micro_tokens or settings.batch_tokens,
+            precision=peak.resolve_precision(settings.precision, device), device=device.type,
+        )  # fmt: skip
     check_held_out(resolved, corpus, objective)
     speed = measure_speed(shorten_steps(resolved, device, rows.row_tokens), corpus, device)
     steps = schedule.total_steps(

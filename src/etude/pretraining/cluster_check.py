@@ -127,7 +127,10 @@ def check_cluster(
     plans = []
     layer_activations = (model.activation_bytes(micro_tokens, 2, "cuda") or 0) // max(1, model.layers)
     for policy in policies if settings.recompute == "none" else (settings.recompute,):
-        needs = _estimate(settings.model_copy(update={"recompute": policy}), model, objective, micro_tokens, "cuda")
+        chosen = settings.model_copy(update={"recompute": policy})
+        needs = memory.estimate_for(
+            chosen, model, objective, batch, micro_tokens=micro_tokens, precision="bf16", device="cuda"
+        )
         for mesh in list_meshes(nodes, gpus):
             is_whole = gathers_model(settings.gather, needs, machine.memory, mesh.shards <= gpus)
             plans.append(
@@ -182,20 +185,6 @@ def _count(model: Model, objective: PretrainingObjective) -> Parts:
     return count_parts(model, objective, sizes)
 
 
-def _estimate(
-    settings: Settings, model: Model, objective: PretrainingObjective, micro_tokens: int, device: str
-) -> memory.Estimate:
-    return memory.estimate(
-        settings,
-        [*model.named_parameters("model"), *objective.named_parameters("objective")],
-        micro_tokens=micro_tokens,
-        precision="bf16" if device == "cuda" else "float32",
-        model=model,
-        other_models=objective.trunks(),
-        device=device,
-    )
-
-
 def _check_by_fake_step(
     settings: Settings,
     model: Model,
@@ -210,8 +199,11 @@ def _check_by_fake_step(
     started = time.perf_counter()
     settings = settings.model_copy(update={"recompute": plan.recompute, "precision": "float32"})
     parts = replace(parts, gathers_model=plan.gathers_model)
-    needs = _estimate(settings, model, objective, batch.size, "cpu")
-    layer_activations = (model.activation_bytes(batch.size, 4, "cpu") or 0) // max(1, model.layers)
+    needs = memory.estimate_for(
+        settings, model, objective, batch, micro_tokens=batch.size, precision="float32", device="cpu"
+    )
+    length = int(batch.lengths.max())
+    layer_activations = (model.activation_bytes(batch.size, 4, "cpu", length=length) or 0) // max(1, model.layers)
     planned = plan_memory(needs, parts, plan.mesh, 4, layer_activations, plan.micro_batches, plan.recompute)
     step = take_fake_step(
         model, objective, batch, settings, plan.mesh, plan.gathers_model, is_accumulated=plan.micro_batches > 1

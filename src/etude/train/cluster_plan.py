@@ -157,16 +157,17 @@ def plan_memory(
         optimizer=needs.optimizer // mesh.shards,
         gathered=2 * 4 * parts.root + layers,
         activations=activations + half,
-        output=max(0, needs.output - layers),  # logits are gone when the backward pass gathers its first layer
+        output=0,
     )
+    # logits are gone when the backward pass gathers its first layer
+    loss = replace(first, activations=needs.output_activations + half, output=max(0, needs.output - layers))
     last = replace(
         first,
         gradients=needs.gradients // mesh.shards,
         gathered=2 * 4 * parts.root + max(layers, 4 * parts.root),  # the root's gradients are reduced at the end
         activations=min(activations, layer_activations) + half,
-        output=0,
     )
-    return max(first, last, key=lambda memory: memory.total)
+    return max(loss, first, last, key=lambda memory: memory.total)
 
 
 def _plan_whole_memory(
@@ -187,7 +188,12 @@ def _plan_whole_memory(
         gathered=model + needs.casts + max(received, earlier),
         # what is computed again comes later
         activations=activations - (min(activations, layer_activations) if recompute == "all" else 0),
-        output=needs.output,
+        output=needs.table_gradient,
+    )
+    scores = replace(
+        loss,
+        activations=min(loss.activations, needs.output_activations),
+        output=needs.output + needs.table_gradient,
     )
     first = replace(
         loss,
@@ -197,7 +203,7 @@ def _plan_whole_memory(
     )
     last = replace(first, gathered=2 * model, activations=min(activations, layer_activations) + layer_activations // 2)
     reduced = replace(last, gradients=needs.gradients // mesh.shards, activations=0)
-    return max(loss, first, last, reduced, key=lambda memory: memory.total)
+    return max(loss, scores, first, last, reduced, key=lambda memory: memory.total)
 
 
 def plan_traffic(parts: Parts, mesh: Mesh, element_size: int, micro_batches: int) -> Traffic:

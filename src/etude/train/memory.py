@@ -7,6 +7,7 @@ Parameters, gradients and optimiser state are exact. Activations are counted by 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 from collections.abc import Iterable
@@ -17,10 +18,14 @@ from torch import nn
 
 from etude.models.base import Model
 from etude.nn.losses import choose_chunk_size
+from etude.objectives.base import Batch, Objective
+from etude.objectives.parts.token_sampling import NOISE
 from etude.train.optim import parameter_role
 from etude.train.peak import Precision, resolve_precision
 from etude.train.schedule import micro_rows
 from etude.train.settings import Settings
+
+DRAWING = 32  # bytes for each score that a token is drawn by on a CPU: scores, noise, and the hashes that it comes from
 
 
 @dataclass(frozen=True)
@@ -32,11 +37,15 @@ class Estimate:
     optimizer: int
     casts: int  # weights in the compute precision, saved from the forward to the backward pass
     activations: int | None  # None: unknown for this model
-    output: int  # logits of one chunk of slots, with their gradient
+    output: int  # logits of one chunk of slots, which become their gradient in place, and what is computed from them
+    table_gradient: int = 0  # of the table that scores the vocabulary: the loss computes it, before all others
+    output_activations: int = 0  # those that are there beside the output: of a model that draws tokens, its own alone
 
     @property
     def total(self) -> int:
-        return self.parameters + self.gradients + self.optimizer + self.casts + (self.activations or 0) + self.output
+        """The most that is there at once; a table's gradient is one of the gradients."""
+        kept = max(self.activations or 0, self.output_activations + self.output)
+        return self.parameters + self.gradients + self.optimizer + self.casts + kept
 
     def __str__(self) -> str:
         parts = [
@@ -57,34 +66,84 @@ def estimate(
     precision: Precision,
     model: Model | None = None,
     other_models: Iterable[Model] = (),
+    read: float = 1.0,
     predicted: float = 1.0,
+    drawn: float = 0.0,
+    length: int | None = None,
     device: str = "cpu",
 ) -> Estimate:
     """Estimate the memory of training with these settings.
 
-    `other_models`: those that the objective trains with `model` (a generator). `predicted`: the share of tokens that
-    the output layer predicts (BERT 0.15).
+    `other_models`: those that the objective trains with `model` (a generator). `read`, `predicted`, `drawn`: shares of
+    the tokens (objectives/base.py, Places). `length`: of the sequences, where it is known.
     """
     named = list(named_parameters)
     trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
     stored = sum(parameter.nbytes for _, parameter in named)
     element_size = 2 if precision == "bf16" else 4
     activations = (
-        None if model is None else model.activation_bytes(micro_tokens, element_size, device, settings.recompute)
+        None
+        if model is None
+        else model.activation_bytes(
+            micro_tokens, element_size, device, settings.recompute, only=math.ceil(read * micro_tokens), length=length
+        )
     )
     vocab = 0 if model is None or activations is None else model.target_vocab
-    slots = min(choose_chunk_size(vocab, device), int(micro_tokens * predicted)) if vocab else 0
+    slots = math.ceil(predicted * micro_tokens)
     others = [
-        part.activation_bytes(micro_tokens, element_size, device, settings.recompute) or 0 for part in other_models
+        part.activation_bytes(micro_tokens, element_size, device, settings.recompute, only=slots, length=length) or 0
+        for part in other_models
     ]
+    table = 4 * vocab * model.table_width if model is not None else 0
+    activations = None if activations is None else activations + sum(others)
     return Estimate(
         parameters=stored,
         gradients=sum(parameter.nbytes for _, parameter in trainable),
         optimizer=optimizer_bytes(settings, trainable),
         casts=stored // 2 if precision == "bf16" else 0,
-        activations=None if activations is None else activations + sum(others),
-        output=slots * vocab * (8 if device == "cpu" else element_size),
+        activations=activations,
+        output=_output_bytes(slots, math.ceil(drawn * micro_tokens), vocab, table, element_size, device),
+        table_gradient=table,
+        output_activations=sum(others) if drawn else activations or 0,
     )
+
+
+def estimate_for(
+    settings: Settings,
+    model: Model,
+    objective: Objective,
+    batch: Batch,
+    *,
+    micro_tokens: int,
+    precision: Precision,
+    device: str,
+) -> Estimate:
+    """Estimate the memory of training on micro-batches of so many tokens whose sequences are like those of `batch`."""
+    places = objective.count_places(batch)
+    return estimate(
+        settings,
+        [*model.named_parameters("model"), *objective.named_parameters("objective")],
+        micro_tokens=micro_tokens,
+        precision=precision,
+        model=model,
+        other_models=objective.trunks(),
+        read=places.read / batch.size,
+        predicted=places.predicted / batch.size,
+        drawn=places.drawn / batch.size,
+        length=int(batch.lengths.max()),
+        device=device,
+    )
+
+
+def _output_bytes(slots: int, drawn: int, vocab: int, table: int, element_size: int, device: str) -> int:
+    """Count what scores of the vocabulary take: for a loss, or for drawing tokens, whichever is more."""
+    if not vocab:
+        return 0
+    chunk = min(slots, choose_chunk_size(vocab, device))
+    if device != "cpu":
+        return chunk * vocab * element_size
+    loss = chunk * vocab * 4 + table  # a product of the table's size, before it is added to the gradient
+    return max(loss, DRAWING * min(drawn * vocab, NOISE))
 
 
 def optimizer_bytes(settings: Settings, named: Iterable[tuple[str, nn.Parameter]]) -> int:
