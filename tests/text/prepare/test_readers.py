@@ -345,6 +345,21 @@ def test_a_column_of_bytes_is_text_and_one_of_dates_is_none(tmp_path: Path) -> N
     assert read(tmp_path / "b.parquet", ReadSettings(errors="replace")).texts == ["x", "\ufffd"]
 
 
+@pytest.mark.parametrize("kind", [".jsonl", ".csv", ".parquet"])
+def test_a_field_is_found_however_its_name_is_composed(tmp_path: Path, kind: str) -> None:
+    body, score = (unicodedata.normalize("NFD", name) for name in ("본문", "점수"))
+    path = tmp_path / f"a{kind}"
+    if kind == ".jsonl":
+        path.write_text("".join(json.dumps({body: text, score: number}) + "\n" for number, text in enumerate("가나")))
+    elif kind == ".csv":
+        path.write_text(f"{score},{body}\n0,가\n1,나\n", encoding="utf-8")
+    else:
+        arrow.parquet.write_table(arrow.table({score: [0, 1], body: ["가", "나"]}), path)
+    assert read(path, ReadSettings(text_field="본문", fields=("점수",)), where="점수>=1").texts == ["나"]
+    with pytest.raises(UserError, match="'제목'"):
+        read(path, ReadSettings(text_field="제목"))
+
+
 def test_wiki_links_of_decomposed_korean_are_those_of_composed(tmp_path: Path) -> None:
     text = "[[파일:지도.png|작은 지도]][[서울|수도]]는 크다. [[분류:도시]]"
     records = [{"text": unicodedata.normalize(form, text)} for form in ("NFC", "NFD")]

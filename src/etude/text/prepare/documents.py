@@ -18,7 +18,7 @@ from etude.errors import UserError, suggest_name
 from etude.text.prepare.anchors import Anchor, AnchoredText, read_entities, read_ernie_record, remove_wiki_links
 from etude.text.prepare.pairs import join_pair
 from etude.text.prepare.readers import MAX_DOCUMENT_BYTES, BlockPart, ReadSettings, build_utf8_error
-from etude.text.prepare.record_filter import RecordFilter, get_field
+from etude.text.prepare.record_filter import RecordFilter, find_name, get_field
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 BLANK_LINES = re.compile(r"\n\s*\n")
@@ -208,10 +208,11 @@ def _add_anchored(number: int, anchored: AnchoredText, documents: Documents) -> 
 
 
 def _get_text(record: dict[str, object], name: str, settings: ReadSettings, place: str) -> str:
-    if name not in record:
+    key = find_name(name, record)
+    if key is None:
         option = "--pairs" if settings.pairs else "--text-field"
         raise UserError(f"{place}: no field '{name}' to read text from ({option}).{suggest_name(name, record)}")
-    text = record[name]
+    text = record[key]
     if not isinstance(text, str):
         raise UserError(f"{place}: the field '{name}' is {json.dumps(text)[:40]}, not text.")
     return _check_text(text, name, settings, place)

@@ -21,6 +21,7 @@ from etude.errors import UserError, suggest_name
 from etude.extras import require
 from etude.text.encodings import suggest_encoding
 from etude.text.prepare.decompression import InputFile, explain_damage
+from etude.text.prepare.record_filter import find_name
 from etude.text.prepare.sources import HUB, SOURCE_SIDE, TARGET_SIDE, SourceFile, refuse_binary
 from etude.text.prepare.table_rows import Row, write_row
 from etude.text.prepare.tmx import read_units
@@ -241,7 +242,8 @@ def _read_csv(input_file: InputFile, settings: ReadSettings, skip: int) -> Itera
         if header is None:
             return
         _require_columns(path, settings, header, "column")
-        columns = {name: header.index(name) for name in _list_columns(settings) if name in header}
+        found = {name: find_name(name, header) for name in _list_columns(settings)}
+        columns = {name: header.index(column) for name, column in found.items() if column is not None}
         while True:
             start = reader.line_num + 1
             row = next(reader, None)
@@ -338,11 +340,13 @@ def _read_parquet(input_file: InputFile, settings: ReadSettings, skip: int) -> I
             # a small buffer and no read-ahead keep memory flat whatever the size of row groups
             file = pyarrow.parquet.ParquetFile(source, buffer_size=1 << 20, pre_buffer=False)
             _require_columns(path, settings, file.schema_arrow.names, "column")
-            columns = [name for name in _list_columns(settings) if name in file.schema_arrow.names]
+            found = {find_name(name, file.schema_arrow.names): name for name in _list_columns(settings)}
+            columns = [name for name in found if name is not None]
             seen = 0
             for batch in file.iter_batches(batch_size=256, columns=columns, use_threads=False):
                 if seen + len(batch) > skip:
-                    yield from batch.to_pylist()[max(0, skip - seen) :]
+                    rows = batch.to_pylist()[max(0, skip - seen) :]
+                    yield from ({found.get(column, column): value for column, value in row.items()} for row in rows)
                 seen += len(batch)
         except pyarrow.ArrowException as problem:
             raise UserError(f"{path} cannot be read as Parquet: {problem}.") from None
@@ -361,7 +365,7 @@ def _read_hub(input_file: InputFile, settings: ReadSettings, skip: int) -> Itera
         for number, row in enumerate(rows.skip(skip)):
             if number == 0:
                 _require_columns(input_file.file.path, settings, list(row), "field")
-            yield {field: row.get(field) for field in _list_columns(settings)}
+            yield {field: row.get(find_name(field, row) or field) for field in _list_columns(settings)}
     except UserError:
         raise
     except Exception as problem:  # network, names, formats: the library raises everything there is
@@ -379,7 +383,7 @@ def _list_columns(settings: ReadSettings) -> list[str]:
 def _require_columns(path: str, settings: ReadSettings, names: list[str], what: str) -> None:
     option = "--pairs" if settings.pairs else "--text-field"
     for name in settings.text_fields:
-        if name not in names:
+        if find_name(name, names) is None:
             raise UserError(f"{path} has no {what} '{name}' to read text from ({option}).{suggest_name(name, names)}")
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -62,15 +62,27 @@ def parse_filter(text: str) -> RecordFilter:
     return RecordFilter(text, test, tuple(dict.fromkeys(parser.fields)))
 
 
+def find_name(name: str, names: Collection[str]) -> str | None:
+    """Return the one of `names` that is `name`, however its letters are composed; None where there is none."""
+    if name in names:
+        return name
+    if name.isascii():
+        return None
+    composed = normalize_nfc(name)
+    return next((each for each in names if normalize_nfc(each) == composed), None)
+
+
 def get_field(record: Record, field: str) -> object:
     """Return the value of a field; dots reach into objects unless the record has the dotted name itself."""
-    if field in record:
-        return record[field]
+    whole = find_name(field, record)
+    if whole is not None:
+        return record[whole]
     value: object = record
-    for name in field.split("."):
-        if not isinstance(value, dict) or name not in value:
+    for part in field.split("."):
+        name = find_name(part, value) if isinstance(value, dict) else None
+        if name is None:
             return None
-        value = value[name]
+        value = value[name]  # type: ignore[index]
     return value
 
 
