@@ -70,6 +70,23 @@ def test_the_rate_is_chosen_on_dev(base: Bases, reviews: Files, tmp_path: Path, 
     assert trials.resume(out, quiet=True) == run
 
 
+def test_trials_warn_once_of_what_they_all_read(
+    base: Bases, reviews: Files, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = tmp_path / "long.jsonl"
+    rows = [json.loads(line) for line in reviews[0].read_text(encoding="utf-8").splitlines()]
+    rows[0]["text"] = " ".join([rows[0]["text"]] * 60)
+    long.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    settings = {"train.steps": 2, "train.batch_examples": 8, "task.length": 16}
+    for name in ("x", "y"):
+        caplog.clear()
+        trials.search(
+            base("bert"), "classify", long, tmp_path / name, dev=reviews[1], seeds=2, overrides=settings, quiet=True
+        )
+        told = [record.getMessage() for record in caplog.records if f"{long}:" in record.getMessage()]
+        assert len(told) == 1 and "were cut" in told[0], "once in every search"
+
+
 def test_dev_is_needed(base: Bases, reviews: Files, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--dev"):
         trials.search(base("static"), "classify", reviews[0], tmp_path / "x", dev=None, seeds=2)

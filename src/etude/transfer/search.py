@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import re
 import shutil
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -138,17 +140,36 @@ def resume(out: str | Path, quiet: bool = False) -> Run:
     request: dict[str, Any] = {**read_json(out / TRIALS, SearchRequest, "Take it from a copy, or start again.")}
     if "chosen" in request:
         return Run.open(out)
+    warned: set[str] = set()
     trials: list[dict[str, Any]] = []
     for settings in _combinations(request):
         for seed in range(request["seeds"]):
             folder = out / FOLDER / _unused_name(_trial_name(settings, seed), {trial["folder"] for trial in trials})
-            run = _run_trial(request, folder, settings, seed, quiet)
+            with _once(warned):
+                run = _run_trial(request, folder, settings, seed, quiet)
             if not run.finished:
                 return run
             plan = Plan.read(folder)
             score = plan.scores[plan.score]["value"]
             trials.append({"folder": folder.name, "settings": settings, "seed": seed, "score": score})
     return _keep_best(out, request, trials)
+
+
+@contextmanager
+def _once(warned: set[str]) -> Iterator[None]:
+    """Leave out warnings that an earlier trial gave: all trials read the same files."""
+
+    def is_new(record: logging.LogRecord) -> bool:
+        before = len(warned)
+        warned.add(record.getMessage())
+        return len(warned) > before
+
+    log = logging.getLogger("etude")
+    log.addFilter(is_new)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_new)
 
 
 def _run_trial(request: dict[str, Any], folder: Path, settings: dict[str, Any], seed: int, quiet: bool) -> Run:
