@@ -108,7 +108,9 @@ def rows(settings: type[BaseModel], prefix: str) -> Iterator[str]:
     """One row a setting; settings of groups within it follow under their full name."""
     for name, field in settings.model_fields.items():
         full = f"{prefix}.{name}" if prefix else name
-        meaning = re.sub(r"\bNone\b", "null", cell(meaning_of(settings, name, full)))  # as it is written in a recipe
+        meaning = cell(meaning_of(settings, name, full))
+        for python, recipe in (("None", "null"), ("True", "true"), ("False", "false")):  # as it is written in a recipe
+            meaning = re.sub(rf"\b{python}\b", recipe, meaning)
         values = cell(type_name(field.annotation)).removesuffix(" or null")
         yield f"| `{full}` | {values} | {default_of(field)} | {meaning} |"
         for inner in dict.fromkeys(groups_within(field.annotation)):
