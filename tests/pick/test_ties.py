@@ -76,6 +76,9 @@ def test_the_end_is_explained_by_numbers(data: PickData, tmp_path: Path) -> None
 def test_a_leader_by_few_folds_is_not_called_clear(data: PickData, tmp_path: Path) -> None:
     race = build_race(data, tmp_path / "out", 600)
     race.run_folds(race.enter(Scripted("a", 0.9)), until=2)
+    assert "a is the only contender here, scored by 2 of 5 folds." in describe_ending(race)["en"], "time was left"
+    assert "후보는 a 하나이며, 5겹 중 2겹으로" in describe_ending(race)["ko"]
+    race.run_folds(race.enter(Scripted("b", 0.2)))
     assert "a leads, by 2 of 5 folds; there was no time" in describe_ending(race)["en"]
     assert "5겹 중 2겹에서 선두" in describe_ending(race)["ko"]
     race.run_more_folds(race.entries["a"], FOLDS, "more")

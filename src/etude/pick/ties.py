@@ -72,6 +72,13 @@ def describe_ending(race: Race) -> Label:
     is_cut = any(
         entry.is_selectable and not entry.trials.answers and not entry.has_failed for entry in race.entries.values()
     )
+    if len(entries) == 1 and not is_cut and not race.refused:
+        return {
+            "en": f"Ended after {spent} of {total}: {leader['en']} is the only contender here, scored by {count} of "
+            f"{planned} folds.",
+            "ko": f"{total_ko} 중 {spent_ko} 뒤 종료: 후보는 {leader['ko']} 하나이며, {planned}겹 중 {count}겹으로 "
+            "점수를 냈습니다.",
+        }
     if not rivals and (is_cut or race.refused or count < race.data.repeat):
         return {
             "en": f"Ended after {spent} of {total}: {leader['en']} leads, by {count} of {planned} folds; there was no "
