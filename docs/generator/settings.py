@@ -25,6 +25,7 @@ from etude.kinds import list_kinds
 from etude.models.transfer_settings import TransferSettings
 from etude.recipes.finetuning import FinetuningDefaults
 from etude.study.settings import Study
+from etude.tasks.distilled_task import TaskDistillSettings
 from etude.train.settings import Settings as Train
 
 MEANINGS = Path(__file__).with_name("meanings.yaml")
@@ -129,7 +130,7 @@ def summary(module: types.ModuleType) -> str:
 
 
 def page() -> str:
-    """Training first, then models, objectives and tasks by kind, transfer, studies."""
+    """Training first, then models, objectives and tasks by kind, transfer, a teacher's, studies."""
     parts = ["## train\n", "How a model is trained; the same in pre-training and fine-tuning.\n", table(Train, "train")]
     for group, name in (("models", "model"), ("objectives", "objective"), ("tasks", "task")):
         for kind, module in list_kinds(group).items():
@@ -140,6 +141,12 @@ def page() -> str:
         "## transfer\n",
         "How a pre-trained model is used in `etude finetune`.\n",
         table(TransferSettings, "transfer"),
+    ]
+    parts += [
+        "## distill\n",
+        "How a task is learnt from a teacher, in `etude finetune --teacher`. Of `etude distill`, `distill.*` is short",
+        "for the group `objective.distill` of the student's objective.\n",
+        table(TaskDistillSettings, "distill"),
     ]
     parts += ["## finetune\n", "In a recipe: what its paper says of learning a task.\n"]
     parts += [table(FinetuningDefaults, "finetune")]

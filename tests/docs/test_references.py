@@ -26,6 +26,7 @@ def test_every_setting_has_a_meaning(page: str) -> None:
     for group, name in (("models", "model"), ("objectives", "objective"), ("tasks", "task")):
         assert all(f"## {name}: {kind}\n" in page for kind in list_kinds(group))
     assert "| `train.lr` | float | `0.0005` |" in page
+    assert "| `distill.hard_weight` | float | `0.0` | of the true labels |" in page  # of `etude finetune --teacher`
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     assert len(rows) > 500
     assert not [line for line in rows if line.endswith("|  |")], "write them into docs/generator/meanings.yaml"
