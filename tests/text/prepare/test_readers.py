@@ -345,6 +345,15 @@ def test_a_column_of_bytes_is_text_and_one_of_dates_is_none(tmp_path: Path) -> N
     assert read(tmp_path / "b.parquet", ReadSettings(errors="replace")).texts == ["x", "\ufffd"]
 
 
+def test_json_that_is_named_holds_records_and_in_a_folder_is_no_text(tmp_path: Path) -> None:
+    """C4 is in .json.gz: as plain text, braces and names of fields would be the corpus."""
+    write(tmp_path / "a.jsonl.gz", ["글", "text"]).rename(tmp_path / "a.json.gz")
+    (tmp_path / "info.json").write_text('{"license": "none"}')
+    (tmp_path / "b.txt").write_text("plain")
+    assert read(tmp_path / "a.json.gz").texts == read(tmp_path / "*.json.gz").texts == ["글", "text"]
+    assert read(tmp_path).texts == ["plain"]
+
+
 @pytest.mark.parametrize("kind", [".jsonl", ".csv", ".parquet"])
 def test_a_field_is_found_however_its_name_is_composed(tmp_path: Path, kind: str) -> None:
     body, score = (unicodedata.normalize("NFD", name) for name in ("본문", "점수"))

@@ -24,7 +24,7 @@ BAD: list[tuple[str, bytes | None, dict[str, Any], str]] = [
     ("a.jsonl", b'{"text": "x"}\n', {"where": "score>"}, "filter"),
     ("a.txt", b"x", {"where": "n>5"}, "plain text"),
     ("a.txt", b"x", {"text_field": "body"}, "read as plain text"),
-    ("a.json", b'{"body": "x"}\n', {"text_field": "body"}, r"read as plain text.*\.jsonl"),
+    ("a.json", b'{\n "text": "x"\n}\n', {}, r"a\.json, line 1: not JSON .*one JSON object a line"),
     ("a.jsonl", b'{"en": "x", "ko": "y"}\n', {"text_field": "body", "pairs": "en,ko"}, "left unread"),
     ("a.txt", b"x", {"tokenizer": "bpe"}, "size"),
     ("a.txt", b"x", {"tokenizer": "bep:100"}, "neither"),

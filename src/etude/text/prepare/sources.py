@@ -1,9 +1,9 @@
 """Sources of text: files, patterns, folders, URLs and hub data sets, checked before any work.
 
-Formats go by the name: .txt (and every other name given outright), .jsonl, .csv, .tsv, .parquet, .tmx (pairs alone),
-each also with .gz, .xz or .zst behind. What begins with s3://, gs://, hf:// or https:// is remote: a file, a folder or
-a pattern of files, read as a stream (text/remote). `hub:name`, `hub:name:configuration` or
-`hub:name:configuration:split` is a data set of the hub.
+Formats go by the name: .txt (and every other name given outright), .jsonl (also .json, where the file is named and not
+its folder: large data sets call their lines so), .csv, .tsv, .parquet, .tmx (pairs alone), each also with .gz, .xz or
+.zst behind. What begins with s3://, gs://, hf:// or https:// is remote: a file, a folder or a pattern of files, read as
+a stream (text/remote). `hub:name`, `hub:name:configuration` or `hub:name:configuration:split` is a data set of the hub.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ FORMATS = {
     ".txt": "text", ".text": "text", ".md": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv",
     ".parquet": "parquet", ".tmx": "tmx",
 }  # fmt: skip
+NAMED_FORMATS = {".json": "jsonl"}  # of files named outright: in a folder, a .json is rather about the texts than one
 COMPRESSIONS = {".gz": "gz", ".xz": "xz", ".zst": "zst"}
 HUB = "hub:"
 SOURCE_SIDE, TARGET_SIDE = "source_side", "target_side"  # formats of the two files of a parallel text
@@ -193,7 +194,8 @@ def _parse_name(path: Path) -> tuple[str, str]:
     compression = COMPRESSIONS.get(suffixes[-1], "") if suffixes else ""
     if compression:
         suffixes = suffixes[:-1]
-    return FORMATS.get(suffixes[-1], "text") if suffixes else "text", compression
+    suffix = suffixes[-1] if suffixes else ""
+    return FORMATS.get(suffix) or NAMED_FORMATS.get(suffix, "text"), compression
 
 
 def refuse_binary(name: str, start: bytes) -> None:
