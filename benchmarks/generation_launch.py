@@ -159,7 +159,7 @@ def try_launches(name: str, rows: int, pool: ProcessPoolExecutor) -> None:
     times = measure(graphs, len(product.weights))
     best = sorted((each for each in times if each not in ("today", "torch")), key=times.__getitem__)[:3]
     memory = few_rows_linear._shared_memory(product.x.device)
-    today = few_rows_linear.choose_launch(rows, product.inputs, product.has_norm, memory)
+    today = few_rows_linear.choose_launch(rows, product.inputs, len(product.bias), product.has_norm, memory)
     weight = product.weights[0]
     least = (weight.nbytes + product.x.nbytes + 2 * rows * len(weight)) / 4.8e6  # µs at the memory's speed
     print(

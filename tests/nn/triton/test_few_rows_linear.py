@@ -33,7 +33,7 @@ def test_a_small_gpu_has_the_memory(rows: int, inputs: int) -> None:
     from etude.nn.triton.few_rows_linear import choose_launch
 
     for has_norm in (False, True):
-        large, small = (choose_launch(rows, inputs, has_norm, memory) for memory in (2**18, 99_000))
+        large, small = (choose_launch(rows, inputs, 2304, has_norm, memory) for memory in (2**18, 99_000))
         for launch, memory in ((large, 2**18), (small, 99_000)):
             assert launch.stages * launch.depth * (launch.rows + launch.columns) * 2 <= memory
             assert launch.depth >= 32 and launch.stages >= 2

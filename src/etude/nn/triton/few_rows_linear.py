@@ -99,7 +99,7 @@ class Launch(NamedTuple):
     stages: int  # of loads under way
 
 
-def choose_launch(rows: int, inputs: int, has_norm: bool, shared_memory: int) -> Launch:
+def choose_launch(rows: int, inputs: int, outputs: int, has_norm: bool, shared_memory: int) -> Launch:
     """Return how a product is divided: the fastest of those tried on an H200 with the shapes of GPT-2's layers.
 
     `shared_memory`: bytes that a program may have; what is loaded lies there.
@@ -107,6 +107,8 @@ def choose_launch(rows: int, inputs: int, has_norm: bool, shared_memory: int) ->
     tile = min(64, max(16, triton.next_power_of_2(rows)))
     if has_norm:
         launch = Launch(tile, 32, 256, 4, 4) if rows <= 8 else Launch(tile, 32, 128, 8, 4)
+    elif rows > 64 and outputs >= 2 * inputs:
+        launch = Launch(64, 64, 128, 4, 4)
     elif inputs <= 1024:
         launch = Launch(tile, 16, 128, 4, 4)
     else:
@@ -136,7 +138,7 @@ def multiply(
     (rows, inputs), outputs = x.shape, weight.shape[0]
     out = torch.empty((rows, outputs), dtype=weight.dtype, device=x.device)
     operand = plus if plus is not None else times
-    launch = choose_launch(rows, inputs, norm is not None, _shared_memory(x.device))
+    launch = choose_launch(rows, inputs, outputs, norm is not None, _shared_memory(x.device))
     _multiply[(triton.cdiv(outputs, launch.columns), triton.cdiv(rows, launch.rows))](
         x, weight, weight if bias is None else bias, weight if norm_weight is None else norm_weight,
         weight if norm_bias is None else norm_bias, x if operand is None else operand.contiguous(), out, rows,
