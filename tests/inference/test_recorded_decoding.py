@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from etude.inference import generation, reader, recorded_decoding
+from etude.inference.beam_search import search
 from etude.inference.generation import Sampling, generate
 from etude.inference.reader import Reader, Writing
 from tests.inference.test_generation import AXES, SAMPLINGS, ids_of, prompts_of
@@ -101,6 +102,16 @@ def test_two_readers_never_share_a_stage(monkeypatch: pytest.MonkeyPatch) -> Non
             torch.testing.assert_close(logits[0], logits[2], atol=1e-5, rtol=1e-5)
             torch.testing.assert_close(logits[1], logits[2], atol=1e-5, rtol=1e-5)
     assert model.step_recorder is not None and len(model.step_recorder.unused) == 2
+
+
+def test_a_later_search_finds_the_stages_of_an_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder, model, prompt = Recorder(), decoder(context=64), prompts_of(1)[0]
+    expected = search(model, prompt, 12, beams=3, cached=False)
+    record_on_cpu(monkeypatch, recorder)
+    assert [text.ids for text in search(model, prompt, 12, beams=3)] == [text.ids for text in expected]
+    graphs = len(recorder.graphs)
+    search(model, prompt, 12, beams=3)
+    assert graphs and len(recorder.graphs) == graphs
 
 
 def test_weights_that_moved_are_recorded_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,9 +47,14 @@ def search(
         raise UserError(
             f"penalty={penalty} is below 0 or not finite: 0 compares log-probabilities, 1 nearly their means a token."
         )
-    sampling = Sampling(tokens=tokens, stop=stop)
-    alive = [Sample(loaded, prompt, sampling)]  # row for row the sequences of the reader
-    reader = Reader(loaded, [alive[0].framed], cached)
+    first = Sample(loaded, prompt, Sampling(tokens=tokens, stop=stop))
+    with Reader(loaded, [first.framed], cached) as reader:
+        return _search(reader, first, beams, penalty)
+
+
+def _search(reader: Reader, first: Sample, beams: int, penalty: float) -> list[Continuation]:
+    """Return the best texts that begin with that of `first`."""
+    tokens, alive = first.limit, [first]  # row for row the sequences of the reader
     beam_log_probs = torch.zeros(1, dtype=torch.float64)
     finished: list[tuple[float, Sample]] = []
     for length in range(1, tokens + 1):
