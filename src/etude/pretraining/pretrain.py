@@ -13,6 +13,7 @@ from etude.graph.graph import Graph
 from etude.graph.graph_split import GraphSplit
 from etude.hub.run_weights import save_final
 from etude.nn.deferred_weights import DeferredWeights
+from etude.objectives.base import PretrainingObjective
 from etude.pretraining.budget import fix_budget
 from etude.pretraining.continued import (
     build_continued,
@@ -40,6 +41,7 @@ from etude.runs.source import Source, open_source, read_origin
 from etude.runs.staging import refuse_existing
 from etude.runs.training import discard_untrained, lock_run, train_loop
 from etude.text.corpus.corpus import Corpus
+from etude.train import schedule
 from etude.train.averaging import load_average
 from etude.train.device import make_deterministic, resolve_device
 from etude.train.loop import Loop
@@ -115,6 +117,13 @@ def _continue(
     return start_run(recipe, corpus, out, build, quiet, deadline, shorten)
 
 
+def _find_uneven_batch(recipe: Recipe, objective: PretrainingObjective, ranks: Ranks) -> str | None:
+    """Say what does not divide among the ranks; None where all does, or where only the rows know their length."""
+    if ranks.size == 1 or objective.row_tokens is None:
+        return None
+    return schedule.find_uneven_batch(recipe.train, objective.row_tokens, ranks.size)
+
+
 def start_run(
     recipe: Recipe,
     corpus: Source,
@@ -132,6 +141,9 @@ def start_run(
     device = resolve_device(recipe.train.device)
     with connect(device.type == "cuda", alone=recipe.train.parallel in ("fsdp", "hybrid")) as ranks:
         (learner, files), deferred = build_or_defer(build, lambda built: built[0], recipe.train, ranks, is_deferrable)
+        uneven = _find_uneven_batch(recipe, learner[1], ranks)
+        if uneven:  # before there is a folder: torchrun ends the first process before it could remove it
+            raise UserError(uneven)
         recipe = fix_budget(recipe, corpus, learner[1], device, ranks)
         run = _create(Path(out), recipe, corpus, files, ranks)
         with discard_untrained(run, ranks), lock_run(run, ranks):

@@ -1,0 +1,32 @@
+"""`etude pretrain`: what is refused before a run has a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.errors import UserError
+from etude.pretraining import pretrain as module
+from etude.train.parallel import Ranks
+
+
+def test_a_batch_that_does_not_divide_leaves_no_folder(
+    prepared: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever takes the advice of the message names the same folder again."""
+
+    @contextmanager
+    def three_processes(*_: Any, **__: Any) -> Iterator[Ranks]:
+        yield Ranks(rank=1, size=3)  # not the first, which alone removes what it has written
+
+    monkeypatch.setattr(module, "connect", three_processes)
+    monkeypatch.setattr(module, "_create", lambda *_: pytest.fail("a folder was made"))
+    with pytest.raises(UserError, match=r"4 rows cannot be divided among 3 processes\. Set train\.batch_tokens=768\."):
+        module.pretrain(
+            "bert-toy", prepared("wordpiece:600"), tmp_path / "run", overrides={"train.steps": 3}, quiet=True
+        )
+    assert not list(tmp_path.iterdir())
