@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from etude.cli.main import app
+from etude.cli.pretraining import print_end
 from etude.errors import UserError
 from etude.runs.run import Run
 from etude.train.loop import Loop
@@ -44,6 +45,18 @@ from etude.transfer.finetune import finetune
 def test_a_mistake_is_one_message(words: str, message: str) -> None:
     done = CliRunner().invoke(app, words.split())
     assert isinstance(done.exception, UserError) and message in str(done.exception)
+
+
+@pytest.mark.parametrize(("rank", "lines"), [(None, 1), ("0", 1), ("1", 0)])
+def test_one_process_says_that_a_run_is_done(
+    rank: str | None, lines: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("RANK", rank)
+    monkeypatch.setattr(Run, "finished", True)
+    print_end(Run(tmp_path), quiet=False)
+    assert capsys.readouterr().err.count("Done:") == lines
 
 
 def test_pretrain_resume_goes_on_with_a_fine_tuning(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -248,7 +249,7 @@ def print_end(run: Run, quiet: bool) -> None:
     """What became of a run; one that was stopped ends the command with a code of its own."""
     if not run.finished:
         exit_interrupted(f"Stopped and saved. Go on with: etude pretrain --resume {run.folder}")
-    if not quiet:
+    if not quiet and os.environ.get("RANK", "0") == "0":  # of several processes under torchrun, the first says it
         echo(f"Done: {run.folder} (weights in model.safetensors, what happened in README.md)", err=True)
 
 
