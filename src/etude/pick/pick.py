@@ -26,7 +26,7 @@ from etude.pick import page, report
 from etude.pick.candidates import parse_candidates
 from etude.pick.checks import check_inputs
 from etude.pick.data import HELD_OUT, PickData
-from etude.pick.encoders import Candidate, Encoder, check_start, open_start
+from etude.pick.encoders import Candidate, Encoder, Label, check_start, open_start
 from etude.pick.final import (
     EXPORT,
     LABELS,
@@ -40,6 +40,7 @@ from etude.pick.final import (
 from etude.pick.folder_lock import lock_folder
 from etude.pick.journal import FILE as JOURNAL
 from etude.pick.journal import Journal
+from etude.pick.label_limit import count_labels, take_labels
 from etude.pick.race import Race
 from etude.pick.stages import run_race
 from etude.pick.text import PickText
@@ -198,7 +199,17 @@ def pick(
         journal.start(60 * minutes, time.monotonic() - begin)
         pool = _open_pool(on, device, out)
         loading = journal.decide("loading", lambda: loading)
+        clock, train_labels = journal.clock, checked.train
+        assert clock is not None
+        count = journal.decide("labels", lambda: count_labels(data, train_labels, clock.left, seed))
+        limit: Label | None = None
+        if count < len(train_labels):
+            train_labels = take_labels(train_labels, count, seed)
+            data = PickData.build(train_labels, checked.dev, checked.test, task_settings, HELD_OUT, seed)
+            limit = _describe_limit(len(train_labels), len(checked.train), minutes)
+            on_progress(limit["en"])
         race = Race(data, journal, CellStore(out / CELLS), device, seed, on_progress, pool, loading)
+        race.notes += [] if limit is None else [limit]
         (out / CELLS).mkdir(exist_ok=True)
         continued = [
             (encoder, Candidate(f"{encoder.name} continued",
@@ -220,6 +231,15 @@ def pick(
         journal.finish()
         write_checksums(out, (JOURNAL, RESULTS))
         return PickResult(out, results)
+
+
+def _describe_limit(count: int, given: int, minutes: float) -> Label:
+    return {
+        "en": f"Learns from {count:,} of {given:,} labels: fits on all of them would take too much of {minutes:g} "
+        "minutes. More --minutes use more.",
+        "ko": f"레이블 {given:,}개 중 {count:,}개로 학습합니다. 모두 쓰면 {minutes:g}분 안에 끝나지 않습니다. "
+        "--minutes를 늘리면 더 씁니다.",
+    }
 
 
 def _open_pool(on: Literal["here", "ray"], device: str, out: Path) -> WorkerPool | None:
