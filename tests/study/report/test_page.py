@@ -135,7 +135,7 @@ def test_places_and_chances_as_people_say_them(found: dict[str, Any]) -> None:
     named = {**found, "columns": [{**found["columns"][0], "label": {"en": "topics", "ko": "주제"}}]}
     task = '<span lang="en">topics</span><span lang="ko">주제</span>'
     assert describe_task(named, "topic") == task and describe_task(named, "topic@16").startswith(f"{task} · ")
-    assert "라벨 16개" in describe_task(named, "topic@16") and "모든 과제" in describe_task(named, "mean")
+    assert "레이블 16개" in describe_task(named, "topic@16") and "모든 과제" in describe_task(named, "mean")
     assert render_page(named).count(f'<span class="key">{task} · 16</span>') == len(found["rows"]), "on a phone too"
     assert [format_p(value) for value in (0.0004, 0.0094, 0.2891, 1.0)] == ["&lt; 0.001", "0.0094", "0.29", "1"]
     assert [format_points(value, sign=True) for value in (-0.0001, 0.0374, -0.029)] == ["0.0", "+3.7", "−2.9"]
