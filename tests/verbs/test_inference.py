@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import etude
 from etude.errors import UserError
+from etude.inference.task_model import TaskModel
+from etude.tasks.base import Answer
+from etude.tasks.data.examples import Examples
 from tests.tiny_models import decoder
 
 Bases = Callable[[str], Path]
@@ -93,7 +97,9 @@ def test_a_device_that_is_not_here_is_one_message(base: Bases) -> None:
             use(base("bert"), *words, device="tpu")
 
 
-def test_scores_and_answers_of_a_fine_tuned_run(base: Bases, reviews: tuple[Path, Path], tmp_path: Path) -> None:
+def test_scores_and_answers_of_a_fine_tuned_run(
+    base: Bases, reviews: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = etude.finetune(
         base("bert"), "classify", train=reviews[0], out=tmp_path / "run", quiet=True, settings={"train.steps": 3}
     )
@@ -101,9 +107,17 @@ def test_scores_and_answers_of_a_fine_tuned_run(base: Bases, reviews: tuple[Path
     assert "model" not in vars(run), "opened when it is first used"
     answers = list(etude.predict(run.folder, reviews[1]))
     assert len(answers) == 40 and answers[0] == next(etude.predict(run.model, reviews[1]))
+    answer, answered = TaskModel.answer, list[int]()
+
+    def count(self: TaskModel, examples: Examples[Any]) -> list[Answer]:
+        answered.append(len(examples))
+        return answer(self, examples)
+
+    monkeypatch.setattr(TaskModel, "answer", count)
     scores = etude.evaluate(
         run.model, reviews[1], predictions=tmp_path / "answers.jsonl", report=tmp_path / "page.html"
     )
+    assert answered == [40], "once for scores, file and page"
     assert isinstance(scores["accuracy"], etude.Score) and (tmp_path / "page.html").is_file()
     lines = (tmp_path / "answers.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["label"] for line in lines] == [answer["label"] for answer in answers]

@@ -81,10 +81,15 @@ class Predictor(ABC):
     def with_columns(self, columns: Mapping[str, str]) -> Self:
         """Return the same model, reading other columns."""
 
-    def score(self, examples: Examples[Any], intervals: bool) -> dict[str, Score]:
-        """Return all scores of labelled examples."""
+    def answer_labelled(self, examples: Examples[Any]) -> list[Answer]:
+        """Return one answer an example; labels that cannot be scored are refused first."""
+        self.require_trained_head()
         self.scoring.check_gold(examples)
-        return self.scoring.scores(examples, self.answer(examples), intervals)
+        return self.answer(examples)
+
+    def score(self, examples: Examples[Any], answers: Answers, intervals: bool = True) -> dict[str, Score]:
+        """Return all scores of answers to labelled examples."""
+        return self.scoring.scores(examples, answers, intervals)
 
     def judge(self, examples: Examples[Any], answers: Answers) -> list[ErrorExample]:
         """Return answers beside labelled examples, for a report."""
@@ -112,9 +117,9 @@ class Predictor(ABC):
 
     def evaluate(self, examples: str | Path | Examples[Any], intervals: bool = True) -> dict[str, Score]:
         """Score the model on examples, or on a file of them, with bootstrap intervals."""
-        self.require_trained_head()
+        self.require_trained_head()  # before a file is read
         dataset = examples if isinstance(examples, Examples) else self.read(examples)
-        return self.score(dataset, intervals)
+        return self.score(dataset, self.answer_labelled(dataset), intervals)
 
     # --- predictions --------------------------------------------------------------------------------
 

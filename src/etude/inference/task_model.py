@@ -18,7 +18,6 @@ from etude.models.base import Model
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
 from etude.tasks.base import Answer, Answers, ErrorExample, Scoring, Task, TaskKind
-from etude.tasks.bootstrap import Score
 from etude.tasks.data.examples import Examples
 from etude.tasks.distilled_task import task_weights
 from etude.tasks.example_filter import admit_examples
@@ -83,9 +82,6 @@ class TaskModel(Predictor):
 
     def admit(self, examples: Examples[Any]) -> Examples[Any]:
         return admit_examples(self.task, examples, True)[0]
-
-    def score(self, examples: Examples[Any], intervals: bool) -> dict[str, Score]:
-        return self.task.evaluate(self.model, examples, intervals)
 
     def judge(self, examples: Examples[Any], answers: Answers) -> list[ErrorExample]:
         return self.task.judge(examples, answers)

@@ -118,8 +118,8 @@ def evaluate(
     examples = model.read(file, dict(columns or {}), skip_bad)
     warn_bad(examples)
     with warn_once():
-        scores = model.evaluate(examples)
-        answers = model.answer(examples) if predictions is not None or report is not None else []
+        answers = model.answer_labelled(examples)
+    scores = model.score(examples, answers)
     if predictions is not None:
         model.write(answers, predictions)
     if report is not None:
