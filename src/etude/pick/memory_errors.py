@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from etude.errors import UserError
-from etude.train.failures import is_memory_error
+from etude.train.failures import describe_memory_error, is_memory_error
 
 
 @contextmanager
@@ -20,5 +20,4 @@ def explain_memory_error() -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if not is_memory_error(error):
             raise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"memory ran out: {reason}") from None
+        raise UserError(describe_memory_error(error)) from None

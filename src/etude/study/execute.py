@@ -47,7 +47,7 @@ from etude.tasks.outcomes import Outcome, mean_outcome
 from etude.text.corpus.corpus import Corpus
 from etude.train import schedule
 from etude.train.device import resolve_device
-from etude.train.failures import is_memory_error
+from etude.train.failures import describe_memory_error, is_memory_error
 from etude.train.learner import Learner, total_loss
 from etude.train.loader import Loader
 from etude.transfer import finetune
@@ -92,8 +92,7 @@ def run_cell(cell: Cell, folder: Path, quiet: bool = True) -> CellResult:
         except (RuntimeError, MemoryError) as error:
             if not is_memory_error(error):
                 raise
-            message = f"memory ran out: {str(error).splitlines()[0]}"
-            return CellResult(cell.key, message)  # not kept: another time there may be more
+            return CellResult(cell.key, describe_memory_error(error))  # not kept: another time there may be more
         metadata = {"kind": cell.kind, "title": cell.title, "place": cell.position, "date": _now()}
         metadata |= {"hardware": describe_hardware(), "versions": describe_versions(), "notes": sorted(warnings)}
         metadata |= {"settings_key": cell.settings_key, "code": cell.code}

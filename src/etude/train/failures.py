@@ -19,6 +19,11 @@ def is_memory_error(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "allocate memory" in str(error)
 
 
+def describe_memory_error(error: BaseException) -> str:
+    """Say in one line that memory ran out; Python's own error may have no words."""
+    return f"memory ran out: {next(iter(str(error).splitlines()), type(error).__name__)}"
+
+
 def _tensors(value: object) -> Iterator[Tensor]:
     """Yield the tensors within nested containers and dataclasses, as modules return them."""
     if isinstance(value, Tensor):
