@@ -400,7 +400,7 @@ def test_every_common_character_is_cut_as_the_library_cuts_it(spec: str) -> None
 )
 @example(pieces=["x'", "season"])  # an ending that is in the piece behind
 @example(pieces=["x'r", "e", "'", "s"])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_pieces_are_cut_as_one_by_one(spec: str, pieces: list[str]) -> None:
     tokenizer = trained(spec) if spec in SPECS else _trained.setdefault(spec, Tokenizer.train(spec, TEXTS))
     pre_tokenizer = pre_tokenization.build_pre_tokenizer(tokenizer)
