@@ -95,19 +95,16 @@ class Durations:
         if not observed or cell.seconds < SHORT:
             return cell.seconds
         distances = [_compare_speeds(cell.flops / cell.seconds, speed) for speed, _ in observed]
-        nearest = [
-            slowdown
-            for (_, slowdown), distance in zip(observed, distances, strict=True)
-            if distance <= min(distances) + ALIKE
-        ]
+        limit = min(distances) + ALIKE
+        nearest = [slowdown for (_, slowdown), distance in zip(observed, distances, strict=True) if distance <= limit]
         return STARTUP + cell.seconds * median(nearest)
 
 
-def _compare_speeds(one: float, other: float) -> float:
+def _compare_speeds(speed: float, observed_speed: float) -> float:
     """How many times as fast, as a logarithm without its sign; cells without FLOPs are alike, and far from others."""
-    if one > 0 and other > 0:
-        return abs(math.log(one / other))
-    return 0.0 if one == other else math.inf
+    if speed > 0 and observed_speed > 0:
+        return abs(math.log(speed / observed_speed))
+    return 0.0 if speed == observed_speed else math.inf
 
 
 def _describe_place(cell: Cell) -> tuple[object, ...]:

@@ -44,8 +44,8 @@ class Estimate:
     @property
     def total(self) -> int:
         """The most that is there at once; a table's gradient is one of the gradients."""
-        kept = max(self.activations or 0, self.output_activations + self.output)
-        return self.parameters + self.gradients + self.optimizer + self.casts + kept
+        activations = max(self.activations or 0, self.output_activations + self.output)
+        return self.parameters + self.gradients + self.optimizer + self.casts + activations
 
     def __str__(self) -> str:
         parts = [
