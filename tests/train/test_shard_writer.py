@@ -42,14 +42,18 @@ def test_training_goes_on_while_it_is_written(alone: None, tmp_path: Path, monke
         save(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(sharded_checkpoint, "save", save_late)
-    writer = ShardWriter(tmp_path / "checkpoints", 1, Ranks())
-    writer.save(1, {"weights": {"table": weights}}, {"carried": {"state": torch.ones(2)}}, STATE)
+    writer, counts = ShardWriter(tmp_path / "checkpoints", 1, Ranks()), {"mlm": 8.0}
+    state_now = STATE | {"counts": counts}
+    writer.save(1, {"weights": {"table": weights}}, {"carried": {"state": torch.ones(2)}}, state_now)
     assert checkpoint.list_steps(tmp_path / "checkpoints") == []
     weights.to_local().fill_(-1.0)  # as the next step does
+    counts["mlm"] = 16.0
     may_write.set()
     writer.wait()
     groups, state = checkpoint.load(tmp_path / "checkpoints", 1)
-    assert state == STATE and torch.equal(groups["weights"]["table"], torch.arange(6.0).reshape(3, 2))
+    assert state == STATE | {"counts": {"mlm": 8.0}} and torch.equal(
+        groups["weights"]["table"], torch.arange(6.0).reshape(3, 2)
+    )
     assert torch.equal(groups["carried"]["state"], torch.ones(2))
     writer.save(2, {"weights": {"table": weights}}, {}, STATE | {"step": 2})
     writer.wait()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any  # the values of JSON
 
@@ -38,9 +39,10 @@ class ShardWriter:
         self.wait()
         copies = {name: copy_to_host(tensors) for name, tensors in groups.items()}
         whole_copies = {name: copy_to_host(tensors) for name, tensors in whole.items()}
+        state_copy = deepcopy(dict(state))  # the next step adds to its counts
         # a daemon: a process that ends because another is lost must not wait for what it wrote with it
         self.thread = threading.Thread(
-            target=self._write, args=(step, copies, whole_copies, dict(state)), daemon=True, name="etude-checkpoint"
+            target=self._write, args=(step, copies, whole_copies, state_copy), daemon=True, name="etude-checkpoint"
         )
         self.thread.start()
 
