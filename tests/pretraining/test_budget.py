@@ -15,6 +15,7 @@ from etude.text.corpus.corpus import Corpus
 from etude.text.prepare.prepare import prepare
 from etude.train.parallel import Ranks
 from etude.world import World
+from tests.objectives.small_corpus import tokenizer
 
 SMALL: dict[str, Any] = {
     "model.layers": 1,
@@ -56,10 +57,40 @@ def test_what_is_counted_needs_no_trial(corpus: Corpus, monkeypatch: pytest.Monk
 
 
 def test_what_is_not_counted_is_tried(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    speed = Speed(1000.0, 0.256, 5e4, 32, 100, 6.0, 0.1, 0.0)
+    speed = Speed(1000.0, 0.256, 5e4, 32, 32.0, 100, 6.0, 0.1, 0.0)
     monkeypatch.setattr(budget, "measure_speed", lambda *_, **__: speed)
     assert steps(corpus, flops=5e4 * 2560) == 10
     assert steps(corpus, minutes=1) == 60_000 // 256
+
+
+@pytest.mark.parametrize(
+    "limits", [{"train.tokens": 100_000}, {"train.flops": 5e4 * 100_000}, {"train.minutes": 100 / 60}]
+)
+def test_rows_that_are_not_full_get_as_many_steps_more(
+    limits: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pairs are never cut, so one long pair leaves room in every row: it is not a part of the budget."""
+    pairs = [[[10 + number % 80] * 8, [20 + number % 70] * 8] for number in range(2_000)] + [[[9] * 60, [9] * 60]]
+    corpus = Corpus.from_documents(pairs, tokenizer(100))
+    changes = {"train.device": "cpu", "train.precision": "float32", "model.context": 64, "objective.row_tokens": 512}
+    recipe = resolve_recipe("transformer-toy", corpus, changes | limits)
+    _, objective = build_learner(recipe, corpus.tokenizer)
+    rows = objective.rows(corpus, recipe.train.seed)
+    mean = sum(len(rows[number].tokens) for number in range(len(rows))) / len(rows)
+    assert mean < 0.8 * 512
+    speed = Speed(1000.0, 0.256, 5e4, 512, mean, len(rows), 6.0, 0.1, 0.0)
+    monkeypatch.setattr(budget, "measure_speed", lambda *_, **__: speed)
+    fixed = budget.fix_budget(recipe, corpus, objective, torch.device("cpu"), Ranks()).train
+    assert (fixed.steps or 0) * (fixed.batch_tokens // 512) * mean == pytest.approx(100_000, rel=0.02)
+
+
+def test_a_trial_measures_what_rows_hold() -> None:
+    pairs = [[[10 + number % 80] * 8, [20 + number % 70] * 8] for number in range(200)] + [[[9] * 60, [9] * 60]]
+    corpus = Corpus.from_documents(pairs, tokenizer(100))
+    changes = {"train.device": "cpu", "train.precision": "float32", "model.context": 64, "objective.row_tokens": 512}
+    recipe = resolve_recipe("transformer-toy", corpus, changes | {"train.minutes": 1, "train.batch_tokens": 512})
+    speed = measure_speed(recipe, corpus, torch.device("cpu"), seconds=0.0)
+    assert speed.row_tokens == 512 and speed.mean_tokens < 0.8 * 512
 
 
 def test_a_trial_is_one_of_all_ranks(corpus: Corpus) -> None:

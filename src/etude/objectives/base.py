@@ -49,7 +49,7 @@ from etude.text.corpus.corpus import Corpus
 
 __all__ = [
     "IGNORE", "Batch", "Objective", "PretrainingObjective", "Row", "Rows", "Stat", "Term", "UsableObjective", "join",
-    "rows_of",
+    "mean_tokens_of", "rows_of",
 ]  # fmt: skip
 
 # A plain `Objective` is one of any model, row and batch
@@ -77,7 +77,8 @@ class Rows(Protocol[RowT_co]):
     `len` is the rows of one epoch. Numbers at and beyond it are later epochs, and may give the same text
     in another cut or pairing; `shuffle` False asks for fixed lanes (row j of every step continues row j of
     the step before) in place of a permutation. Where rows are built together faster than one by one, there is also
-    `many(numbers)`: a list of new rows, each as it is alone (see `rows_of`).
+    `many(numbers)`: a list of new rows, each as it is alone (see `rows_of`). Where they are not full, there is also
+    `mean_tokens`: what one holds on average (see `mean_tokens_of`).
     """
 
     shuffle: bool
@@ -92,6 +93,11 @@ def rows_of(rows: Rows[RowT], numbers: np.ndarray) -> list[RowT]:
     """The rows of these numbers."""
     together = getattr(rows, "many", None)
     return together(numbers) if together else [rows[number] for number in numbers.tolist()]
+
+
+def mean_tokens_of(rows: Rows[RowT]) -> float | None:
+    """The tokens that a row holds on average; None where rows are labelled examples of their own length."""
+    return getattr(rows, "mean_tokens", rows.row_tokens)
 
 
 @dataclass

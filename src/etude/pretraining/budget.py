@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from etude.objectives.base import PretrainingObjective
+from etude.objectives.base import PretrainingObjective, mean_tokens_of
 from etude.pretraining.loop import build_rows, check_held_out
 from etude.pretraining.trial import measure_speed
 from etude.recipes.schema import Recipe
@@ -25,7 +25,8 @@ def fix_budget(
         return recipe
     if settings.tokens is not None or settings.epochs is not None:
         rows = build_rows(recipe, corpus, objective)
-        steps = schedule.total_steps(settings, rows.row_tokens, epoch_rows=len(rows))
+        mean = mean_tokens_of(rows)
+        steps = schedule.total_steps(settings, rows.row_tokens, epoch_rows=len(rows), mean_tokens=mean)
     else:
         check_held_out(recipe, corpus, objective)
         speed = measure_speed(recipe, corpus, device, ranks=ranks)
@@ -35,5 +36,6 @@ def fix_budget(
             speed.flops_per_token,
             tokens_per_second=speed.tokens_per_second,
             epoch_rows=speed.epoch_rows,
+            mean_tokens=speed.mean_tokens,
         )
     return recipe.with_settings({"train.steps": steps})

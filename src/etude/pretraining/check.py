@@ -80,10 +80,10 @@ def check(
     speed = measure_speed(shorten_steps(resolved, device, rows.row_tokens), corpus, device)
     steps = schedule.total_steps(
         settings, speed.row_tokens, speed.flops_per_token, tokens_per_second=speed.tokens_per_second,
-        epoch_rows=len(rows),
+        epoch_rows=len(rows), mean_tokens=speed.mean_tokens,
     )  # fmt: skip
-    row_tokens = rows.row_tokens or 1
-    tokens = schedule.rows_before(settings, row_tokens, steps) * row_tokens
+    rows_read = schedule.rows_before(settings, rows.row_tokens or 1, steps)
+    tokens = round(rows_read * speed.mean_tokens)
     named_parameters = [*model.named_parameters("model"), *objective.named_parameters("objective")]
     parameters = sum(p.numel() for _, p in named_parameters)
     return Check(
@@ -92,13 +92,12 @@ def check(
         needs=memory_estimate,
         steps=steps,
         tokens=tokens,
-        epochs=tokens / (len(rows) * row_tokens),
+        epochs=rows_read / len(rows),
         flops=tokens * speed.flops_per_token,
         seconds=tokens / speed.tokens_per_second,
         speed=speed,
         unigram_nats=unigram_entropy(corpus.token_counts()) if isinstance(corpus, Corpus) else None,
-        problems=objective.find_problems(corpus)
-        + find_problems(resolved, corpus, steps, tokens / (len(rows) * row_tokens), speed),
+        problems=objective.find_problems(corpus) + find_problems(resolved, corpus, steps, rows_read / len(rows), speed),
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from etude.objectives.base import mean_tokens_of
 from etude.pretraining.loop import build_rows
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
@@ -35,6 +36,7 @@ class Speed:
     seconds_per_step: float
     flops_per_token: float
     row_tokens: int
+    mean_tokens: float  # of a row; less than row_tokens where rows are not full
     epoch_rows: int  # of one pass over the corpus
     loss: float  # at the start: near log(vocabulary) where all is well
     startup: float  # seconds until steps ran at speed: compilation, recording, first touches
@@ -84,6 +86,7 @@ def measure_speed(
         seconds_per_step=elapsed / count,
         flops_per_token=flops / tokens,
         row_tokens=rows.row_tokens or 0,
+        mean_tokens=mean_tokens_of(rows) or 0.0,
         epoch_rows=len(rows),
         loss=float(first_loss) if first_loss is not None else float("nan"),
         startup=startup,

@@ -188,12 +188,13 @@ def total_steps(
     *,
     tokens_per_second: float | None = None,
     epoch_rows: int | None = None,
+    mean_tokens: float | None = None,
 ) -> int:
     """Return the length of the run in steps, from whichever budget is set; at least 1.
 
     Tokens, FLOPs and minutes are never exceeded (but for that one step): compared runs stay within equal
     compute. Epochs are rounded up, so that every example is seen. For labelled examples `row_tokens` is their
-    mean length where the budget needs one.
+    mean length where the budget needs one; `mean_tokens` is what a row holds where rows of `row_tokens` are not full.
     """
     if settings.steps is not None:
         return settings.steps
@@ -215,4 +216,4 @@ def total_steps(
         if not tokens_per_second or settings.minutes is None:
             raise ValueError("a budget in minutes needs the measured tokens_per_second")
         tokens = int(settings.minutes * 60 * tokens_per_second)
-    return max(1, steps_within(settings, row_tokens, tokens // row_tokens))
+    return max(1, steps_within(settings, row_tokens, int(tokens / (mean_tokens or row_tokens))))

@@ -105,6 +105,7 @@ class PairRows:
         self.costs = self.sizes.sum(1) + 2
         self.total = int(self.costs.sum())
         self.count = math.ceil(self.total / (row_tokens - int(self.costs.max()) + 1))
+        self.mean_tokens = self.total / self.count
         self._epochs: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.row_sizes = None if bucketed else RowSizes.from_rows(self._measure_rows())
 
