@@ -112,6 +112,15 @@ def test_every_tag_is_among_the_drawn() -> None:
     assert len(free) == 5
 
 
+def test_no_more_labels_are_drawn_than_are_asked_for() -> None:
+    """A report says how many were learnt from: where so few cannot show every tag, the study says so."""
+    pool = [{"tags": ["O", f"B-{n % 8}"]} for n in range(40)]
+    labels = [frozenset(one["tags"]) for one in pool]
+    assert len(draw_examples(labels, pool, 8, key=0)) == 8
+    with pytest.raises(UserError, match=r"5 labels are fewer than the 8 examples .* each of the 9 classes"):
+        draw_examples(labels, pool, 5, key=0)
+
+
 def test_equal_examples_fall_on_the_same_side() -> None:
     examples = [{"id": n, "text": f"t{n % 50}"} for n in range(200)]
     one, other = split_by_hash(examples, lambda tenth: tenth < 7)
@@ -146,15 +155,35 @@ def test_pairs_of_sentences_of_unseen_documents() -> None:
         make_sentence_pairs(iter(documents), "next", 10_000)
 
 
-def test_a_folder_that_a_setting_names_counts_by_its_content(tmp_path: Path) -> None:
+def test_what_a_setting_names_counts_by_its_content(tmp_path: Path) -> None:
     """A graph that is prepared again in the same place is another graph, and its cells run again."""
     manifest = tmp_path / "graph" / "manifest.json"
     manifest.parent.mkdir()
     manifest.write_text("{}")
-    assert plan_cells._named_folders({"task.graph": str(manifest.parent), "train.lr": 0.1, "task.scheme": "bio"}) == [
+    assert plan_cells._named_files({"task.graph": str(manifest.parent), "train.lr": 0.1, "task.scheme": "bio"}) == [
         manifest
     ]
-    assert plan_cells._named_folders({"task.graph": str(tmp_path / "absent")}) == []
+    assert plan_cells._named_files({"task.graph": str(tmp_path / "absent"), "task.sign": "x" * 1000}) == []
+    names, run = tmp_path / "names.txt", tmp_path / "words" / "checksums.json"
+    run.parent.mkdir()
+    for file in (names, run):
+        file.write_text("LOC Seoul\n")
+    assert plan_cells._named_files({"task.network.features.gazetteer": str(names)}) == [names], "a file is one too"
+    grouped = {"task.network": {"vectors": str(run.parent), "features": {"gazetteer": str(names)}}}
+    assert plan_cells._named_files(grouped) == [names, run], "and what a group of settings names"
+
+
+def test_a_gazetteer_with_other_names_makes_other_cells(tmp_path: Path) -> None:
+    names = tmp_path / "names.txt"
+    network = {"words": 4, "states": [], "features": {"gazetteer": str(names)}}
+    task = {"kind": "tag", "world": "tags", "labels": 16, "columns": {"tags": "ner"}, "set": {"task.network": network}}
+    study = tiny(tasks={"names": task}, claims=[])
+    keys = []
+    for content in ("PER Ann\n", "PER Ann\n", "PER Bob\n"):
+        names.write_text(content)
+        plan = planner.make_plan(study, tmp_path / "study", device="cpu", dry=True)
+        keys.append({key for key, cell in plan.cells.items() if cell.kind == "transfer"})
+    assert keys[0] == keys[1] and not keys[0] & keys[2]
 
 
 def test_the_majority_is_scored_like_everybody(tmp_path: Path) -> None:

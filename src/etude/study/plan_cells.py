@@ -172,7 +172,7 @@ def transfer_cell(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Chang
         for name, value in settings.items()
         if (name.startswith("task.") if kind != "transfer" else name != "train.save_every")
     }
-    data_hashes += [_read_file(path).digest for path in _named_folders(settings)]
+    data_hashes += [_read_file(path).digest for path in _named_files(settings)]
     depends: list[object] = [
         kind, base.settings_key if base else None, task.kind, key_settings, task.columns, data_hashes
     ]  # fmt: skip
@@ -206,11 +206,26 @@ def transfer_cell(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Chang
     )
 
 
-def _named_folders(settings: Changes) -> list[Path]:
-    """List the files that vouch for folders which settings name: a graph by its manifest, a run by its checksums."""
-    folders = [Path(value) for _, value in sorted(settings.items()) if isinstance(value, str) and value]
-    files = [folder / name for folder in folders for name in (MANIFEST, CHECKSUMS)]
-    return [file for file in files if file.is_file()]
+def _named_files(settings: Changes) -> list[Path]:
+    """List the files that settings name: of a folder what vouches for it, a graph's manifest or a run's checksums.
+
+    A setting may be a group of others, such as `task.network: {vectors: runs/words}`.
+    """
+    files: list[Path] = []
+    for _, value in sorted(settings.items()):
+        if isinstance(value, dict):
+            files += _named_files(value)
+        elif isinstance(value, str) and value:
+            place = Path(value)
+            files += [file for file in (place, place / MANIFEST, place / CHECKSUMS) if _is_file(file)]
+    return files
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a text that is too long for a name
+        return False
 
 
 def _cell_needs(plan: Plan) -> dict[str, float]:
