@@ -12,6 +12,7 @@ from etude.errors import UserError
 from etude.study.label_splits import prepare_labels, split_files
 from etude.study.sections import Task
 from etude.study.text_source import TextSource
+from etude.tasks import rank
 from tests.study.tiny_study import tiny
 
 
@@ -56,3 +57,27 @@ def test_nobody_learns_from_what_tasks_are_made_from(own: dict[str, float], tmp_
     study = tiny(claims=[], **changes)
     with pytest.raises(UserError, match=r"contenders\.bert\.text: .* documents that tasks are made from"):
         prepare_labels(study, "next", TextSource(study.text, tmp_path), "word:100")
+
+
+def test_a_query_is_on_one_side_with_all_its_candidates(tmp_path: Path) -> None:
+    """A file of pairs has a line for each candidate: lines of one query must not be learnt from and asked about."""
+    lines = ["Question\tSentence\tLabel"]
+    lines += [f"query {query}\tanswer {query}.{place}\t{int(place == 1)}" for query in range(60) for place in range(4)]
+    path = tmp_path / "pairs.tsv"
+    path.write_text("\n".join(lines) + "\n")
+    parts = split_files(Task(kind="rank", train=str(path)), None)
+    queries = {name: [record["query"] for record in part] for name, part in parts.items()}
+    assert sorted(query for part in queries.values() for query in part) == sorted(f"query {n}" for n in range(60))
+    assert all(len(record["candidates"]) == 4 for part in parts.values() for record in part)
+    study = tiny(tasks={"answers": {"kind": "rank", "train": str(path), "labels": 10}}, claims=[])
+    train = prepare_labels(study, "answers", TextSource(study.text, tmp_path), "word:100").write_train(10, 0)
+    assert len(rank.read(train)) == 10, "and labels are drawn by the query"
+
+
+def test_pseudo_words_of_different_tokenizers_are_refused(tmp_path: Path) -> None:
+    """Which words are merged follows from the tokenizer: others would have read the words of the task as they were."""
+    task = {"kind": "tag", "made": "sense", "labels": 4, "dev_size": 4, "test_size": 4}
+    changes = {"text": {"files": ["books.txt"], "pseudo_words": 2}, "contenders.gpt.set.tokenizer": "word:200"}
+    study = tiny(tasks={"senses": task}, claims=[], **changes)
+    with pytest.raises(UserError, match=r"contenders\.gpt: pseudo-words .* tokenizer word:200 has others"):
+        prepare_labels(study, "senses", TextSource(study.text, tmp_path), "word:100")

@@ -24,6 +24,7 @@ from etude.runs.task_plan import task_module
 from etude.study.sections import Task
 from etude.study.settings import Study
 from etude.study.text_source import TextSource, make_sentence_pairs, open_world
+from etude.tasks.data import candidates
 from etude.train import checkpoint
 
 DEV_SIZE, TEST_SIZE = 200, 500  # examples of the world, where the study does not say
@@ -75,9 +76,9 @@ def draw_examples(labels: Sequence[frozenset[str]], pool: Sequence[Record], coun
     """Draw `count` examples at random: every label at least once, classes balanced."""
     order: list[int] = Permutation(len(pool), key)(np.arange(len(pool))).tolist()
     all_classes = set().union(*labels)
-    if len(all_classes) > count and all(len(classes) == 1 for classes in labels):
-        raise UserError(f"{count} labels are fewer than the {len(all_classes)} classes of the task: ask for more.")
     single = all(len(classes) == 1 for classes in labels)
+    if single and len(all_classes) > count:
+        raise UserError(f"{count} labels are fewer than the {len(all_classes)} classes of the task: ask for more.")
     if single:
         groups: dict[str, list[int]] = {name: [] for name in sorted(all_classes)}
         for index in order:
@@ -91,9 +92,14 @@ def draw_examples(labels: Sequence[frozenset[str]], pool: Sequence[Record], coun
             if labels[index] - covered:
                 first_of_class.append(index)
                 covered |= labels[index]
+        if len(first_of_class) > count:
+            raise UserError(
+                f"{count} labels are fewer than the {len(first_of_class)} examples that it takes to have each of the "
+                f"{len(all_classes)} classes of the task once: ask for more."
+            )
         covering = set(first_of_class)
         rest = [index for index in order if index not in covering]
-        chosen = [*first_of_class, *rest][: max(count, len(first_of_class))] if all_classes else order[:count]
+        chosen = [*first_of_class, *rest][:count]
     return [pool[index] for index in chosen]
 
 
@@ -171,6 +177,7 @@ def _from_text(study: Study, task: Task, source: TextSource, tokenizer: str) -> 
         sizes[2] = _max_labels(task)  # held-out text is dear
     records: list[Record]
     if task.made == "sense":
+        _refuse_other_words(study)
         # a sentence that stands twice in the text would be learnt from and asked about
         records = list(islice(_drop_repeated(source.label_senses(tokenizer)), sum(sizes)))
         if len(records) < sum(sizes):
@@ -196,6 +203,24 @@ def _refuse_other_splits(study: Study) -> None:
             )
 
 
+def _refuse_other_words(study: Study) -> None:
+    """Raise UserError where contenders have other pseudo-words than the task: which words are merged is a tokenizer's.
+
+    A corpus has one tokenizer, whatever the recipes name.
+    """
+    if study.text.files is None:
+        return
+    entries = [entry for entry in study.entries() if entry.run(study) is None]
+    tokenizers = {entry.contender: entry.recipe(study).tokenizer for entry in entries}
+    first, *others = dict.fromkeys(tokenizers.values())
+    if others:
+        name = next(name for name, tokenizer in tokenizers.items() if tokenizer == others[0])
+        raise UserError(
+            f"contenders.{name}: pseudo-words are words of one token, and its tokenizer {others[0]} has others than "
+            f"{first}. Give everybody one tokenizer (set: {{tokenizer: ...}}), or a prepared corpus (text.corpus)."
+        )
+
+
 def _drop_repeated(records: Iterable[Record]) -> Iterator[Record]:
     """Yield the records without those that were there before."""
     seen: set[str] = set()
@@ -209,9 +234,9 @@ def _drop_repeated(records: Iterable[Record]) -> Iterator[Record]:
 def split_files(task: Task, data: Path | None) -> dict[str, list[Record]]:
     """Return the records of train, dev and test; a missing part is taken from the one before it by content hash."""
     assert task.train is not None
-    train = read_records(task.kind, resolve_path(task.train, data))
-    dev = None if task.dev is None else read_records(task.kind, resolve_path(task.dev, data))
-    test = None if task.test is None else read_records(task.kind, resolve_path(task.test, data))
+    train = read_records(task, resolve_path(task.train, data))
+    dev = None if task.dev is None else read_records(task, resolve_path(task.dev, data))
+    test = None if task.test is None else read_records(task, resolve_path(task.test, data))
     if dev is None:
         train, dev = _keep_classes(task, *split_by_hash(train, lambda tenth: tenth >= 2))
     if test is None:
@@ -262,9 +287,14 @@ def resolve_path(name: str, data: Path | None) -> Path:
     return path
 
 
-def read_records(kind: str, path: Path) -> list[Record]:
+def read_records(task: Task, path: Path) -> list[Record]:
+    """Read the records of a file, one an example: pairs of one query become one record of all its candidates."""
+    kind = task_module(task.kind)
+    read = kind.records(path)
+    if kind.parse is candidates.parse:  # else one query could be on two sides
+        read = candidates.group_pairs(read, task.columns)
     records: list[Record] = []
-    for _, record in task_module(kind).records(path):
+    for _, record in read:
         if isinstance(record, UserError):
             raise record
         records.append(dict(record))
