@@ -12,6 +12,7 @@ from etude.study.references import Progress
 from etude.study.runner import Report
 from etude.study.settings import Study
 from etude.study.study_outcomes import StudyOutcomes
+from etude.study.uncertainty import detectable_difference
 from tests.study.tiny_study import tiny
 
 YOUNG = Progress(4.0, 3.0, "bigram", "nats a token")
@@ -80,7 +81,7 @@ def test_settings_that_are_not_done_yet_may_be_the_best(report: Report) -> None:
 
 def test_the_first_planned_look_that_settles_a_claim_counts(report: Report) -> None:
     """Four seeds of made-up scores: clear at the first two, blurred by the others."""
-    study = tiny(**{"rule.looks": [2, 4], "seeds.pretrain": 4, "seeds.transfer": 1})
+    study = tiny(**{"rule.looks": [2, 3, 4], "seeds.pretrain": 4, "seeds.transfer": 1})
     outcomes = StudyOutcomes(planner.make_plan(study, report.folder, dry=True), {})
     outcomes.scores.clear()
     outcomes.progress.clear()
@@ -91,6 +92,9 @@ def test_the_first_planned_look_that_settles_a_claim_counts(report: Report) -> N
     first = judge_claims(outcomes)[0]
     assert first["verdict"] == "holds" and first["pretrainings"] == 2 and len(first["seeds"]) == 2
     assert first["holm"] == pytest.approx(2 * first["p"]), "of two claims, though the other has no scores yet"
+    variances = [share * first["error"] ** 2 for share in (first["seed_share"], 1 - first["seed_share"])]
+    error = 0.05 * 2 / 4 / 2  # of the look with two of four seeds, of the first of two claims
+    assert first["detectable"] == pytest.approx(detectable_difference(*variances, 2, 1 - error))
     study = tiny(**{"seeds.pretrain": 4, "seeds.transfer": 1})
     outcomes.plan.study, outcomes.rule = study, study.rule
     whole = judge_claims(outcomes)[0]

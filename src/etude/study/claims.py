@@ -104,7 +104,7 @@ def _detectable(outcomes: StudyOutcomes, difference: Difference) -> float | None
     share = difference.seed_share
     if seeds < 2 or outcomes.rule.over == "examples":
         return None
-    return detectable_difference(share * variance, (1 - share) * variance, seeds, claim_level(outcomes.plan))
+    return detectable_difference(share * variance, (1 - share) * variance, seeds, claim_level(outcomes.plan, seeds))
 
 
 def compare_with_control(outcomes: StudyOutcomes) -> list[dict[str, Any]]:

@@ -268,7 +268,8 @@ def _answer_prompts(cell: Cell, store: CellStore, work: Path, quiet: bool) -> di
 
 def _save_outcome(outcome: Outcome, work: Path, scoring: Scoring[Any], examples: Examples[Any]) -> dict[str, Any]:
     outcome.save(work / OUTCOME)
-    values = {"score": scoring.score, "how": outcome.statistic, "examples": len(examples)}
+    # those that are scored: a query without a relevant candidate is not
+    values = {"score": scoring.score, "how": outcome.statistic, "examples": len(outcome.parts)}
     lengths = scoring.lengths(examples)
     if lengths is not None:
         values["lengths"] = lengths.tolist()

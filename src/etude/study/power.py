@@ -41,10 +41,11 @@ class Detectable:
     by_seeds: dict[int, float]  # by the number of pre-training seeds
 
 
-def claim_level(plan: Plan) -> float:
-    """Return the level that a claim must pass by itself: Holm's smallest."""
+def claim_level(plan: Plan, seeds: int | None = None) -> float:
+    """Return the level that a claim must pass by itself, Holm's smallest, at a look; the last unless `seeds` says."""
     rule, claims = plan.study.rule, max(1, len(plan.study.claims))
-    return 1 - rule.error_at(plan.study.seeds.pretrain) / (claims if rule.correction == "holm" else 1)
+    error = rule.error_at(plan.study.seeds.pretrain if seeds is None else seeds)
+    return 1 - error / (claims if rule.correction == "holm" else 1)
 
 
 def plan_power(plan: Plan) -> list[Detectable]:

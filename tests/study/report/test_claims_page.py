@@ -37,6 +37,14 @@ def test_a_study_becomes_a_row_with_its_numbers(report: Report, tmp_path: Path) 
     assert stored["claims"] == report.results["claims"] and not any("commands" in cell for cell in stored["cells"])
 
 
+def test_a_claim_has_the_seeds_of_the_look_that_settled_it(report: Report, tmp_path: Path) -> None:
+    (tmp_path / "claims.yaml").write_text(CLAIM)
+    claims = [{**claim, "pretrainings": 3} for claim in report.results["claims"]]
+    results = {**report.results, "seeds": {"pretrain": 5, "transfer": 1}, "claims": claims}
+    page = render_index(load_claims(tmp_path), {"tiny": results}, tmp_path)
+    assert page.count("3 seeds") == len(claims) and "5 seeds" not in page
+
+
 def test_no_link_to_a_page_that_is_not_there(report: Report, tmp_path: Path) -> None:
     (tmp_path / "claims.yaml").write_text(CLAIM)
     page = render_index(load_claims(tmp_path), {"tiny": report.results}, tmp_path)

@@ -127,7 +127,8 @@ def _render_outcome(claim: JsonDict, name: str, outcome: JsonDict, judged: JsonD
         scale += f"<br><small>{translate('all_claims_share', share=_format_share(flops / claim['scale']))}</small>"
     detectable = judged.get("detectable")
     power = "–" if detectable is None else format_points(detectable)
-    seeds = translate("all_claims_seeds", count=outcome["seeds"]["pretrain"])
+    # of the look that settled it, where several were planned
+    seeds = translate("all_claims_seeds", count=judged.get("pretrainings", outcome["seeds"]["pretrain"]))
     return (
         f"<td class='asked'>{localize_html(judged['claim'])}<br><small>{link} · {where} · {seeds}</small></td>"
         f'<td class="difference">{difference}{p}</td>'

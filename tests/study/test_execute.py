@@ -1,0 +1,25 @@
+"""One cell: its result says what was scored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from etude.study.cell_archive import export_cells, import_cells
+from etude.study.cells import Cell, CellStore
+from etude.study.execute import load_outcome, run_cell
+
+
+def test_queries_without_a_relevant_candidate_are_not_counted(tmp_path: Path) -> None:
+    """They say nothing and are left out of the score: nor are they among its examples, here or in an archive."""
+    queries = [{"query": f"q{n}", "candidates": ["a", "b"], "labels": [int(n % 2), 0]} for n in range(10)]
+    file = tmp_path / "queries.jsonl"
+    file.write_text("".join(json.dumps(query) + "\n" for query in queries))
+    arguments = {"task": "rank", "columns": {}, "settings": {}} | dict.fromkeys(("train", "dev", "test"), str(file))
+    cell = Cell("0" * 32, "majority", "majority on queries", arguments, {"row": "majority"})
+    store = CellStore(tmp_path / "cells")
+    assert run_cell(cell, store.folder).error is None
+    assert store.result(cell.key)["examples"] == len(load_outcome(store, cell.key).parts) == 5
+    archive = tmp_path / "cells.zip"
+    export_cells(store, archive, tmp_path)
+    assert import_cells(CellStore(tmp_path / "others"), archive, tmp_path).added == 1
