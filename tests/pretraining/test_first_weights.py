@@ -25,6 +25,7 @@ from etude.runs.run import Run
 from etude.tasks.data.examples import Examples
 from etude.train import checkpoint
 from etude.train.loop import Loop
+from etude.transfer.search import search
 from tests.knowledge_town import Town, build_town, typing_records
 from tests.manifests import read_values, write_manifest
 
@@ -186,6 +187,28 @@ def test_a_transfer_links_as_it_is_told(run: Run, town: Town, tmp_path: Path) ->
         settings = {"transfer.link": str(town.graph), "transfer.linker": linker}
         with pytest.raises(UserError, match=message):
             etude.finetune(run.folder, "entity_typing", train=file, out=tmp_path / "x", settings=settings)
+
+
+def test_the_best_of_several_rates_keeps_its_linker(run: Run, town: Town, tmp_path: Path) -> None:
+    """A run has folders too: what a search takes home without them cannot be opened."""
+    file = tmp_path / "train.jsonl"
+    records = typing_records(town, list(range(20)), 24, 1)
+    file.write_text("".join(json.dumps({**record, "entities": None}) + "\n" for record in records))
+    settings = {"train.steps": 1, "transfer.link": str(town.graph)}
+    out = tmp_path / "x"
+    search(
+        run.folder,
+        "entity_typing",
+        file,
+        out,
+        dev=file,
+        vary={"train.lr": [1e-4, 1e-3]},
+        overrides=settings,
+        quiet=True,
+    )
+    links = EntityLinks.load(out)
+    assert links is not None and [span.row - 1 for span in links.find(town.names[3])] == [3]
+    assert TaskModel.open(out).evaluate(file)
 
 
 @pytest.mark.slow

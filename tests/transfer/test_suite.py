@@ -48,3 +48,15 @@ def test_glue(base: Callable[[str], Path], tmp_path: Path) -> None:
         run_suite(base("static"), "glue", data, tmp_path / "other")
     with pytest.raises(UserError, match="no task of glue"):
         run_suite(base("static"), "glue", tmp_path, tmp_path / "other")
+
+
+def test_a_suite_that_did_not_begin_leaves_nothing(base: Callable[[str], Path], tmp_path: Path) -> None:
+    """A setting that is misspelt and then corrected is no other request: no run of the first is there."""
+    (tmp_path / "GLUE" / "CoLA").mkdir(parents=True)
+    rows = "".join(f"x\t{number % 2}\t\tfilm {('good', 'bad')[number % 2]}\n" for number in range(8))
+    for name in ("train", "dev"):
+        (tmp_path / "GLUE" / "CoLA" / f"{name}.tsv").write_text(rows, encoding="utf-8")
+    with pytest.raises(UserError, match="stepz"):
+        run_suite(base("static"), "glue", tmp_path / "GLUE", tmp_path / "out", {"train.stepz": 2}, quiet=True)
+    assert not (tmp_path / "out").exists()
+    assert run_suite(base("static"), "glue", tmp_path / "GLUE", tmp_path / "out", {"train.steps": 2}, quiet=True)

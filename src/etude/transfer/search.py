@@ -222,9 +222,11 @@ def _keep_best(out: Path, request: dict[str, Any], trials: list[dict[str, Any]])
     chosen, scores = max(group_by_settings(trials), key=lambda group: statistics.fmean(group[1]))  # the first of equals
     best = max((trial for trial in trials if trial["settings"] == chosen), key=lambda trial: trial["score"])
     winner = out / FOLDER / best["folder"]
-    for file in sorted(winner.iterdir(), key=lambda file: file.name == "model.safetensors"):  # the weights last
-        if file.is_file():
-            shutil.copy2(file, out / file.name)
+    for path in sorted(winner.iterdir(), key=lambda path: path.name == "model.safetensors"):  # the weights last
+        if path.is_dir():  # such as the linker of a model that reads entities
+            shutil.copytree(path, out / path.name, dirs_exist_ok=True)
+        else:
+            shutil.copy2(path, out / path.name)
     card = out / MODEL_CARD
     checkpoint.write_text(card, rename_card(card.read_text(encoding="utf-8"), out.resolve().name))
     result = {

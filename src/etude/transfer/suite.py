@@ -8,8 +8,10 @@ majority class beats learning.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,25 @@ def run_suite(
         raise UserError(f"{data} holds no task of {name}: folders such as {folders}, each with a train and a dev file.")
     settings = {".".join(path): value for path, value in leaves(parse_overrides(overrides).values)}
     _check_request(out, {"run": _resolve(base), "data": _resolve(data), "settings": settings, "skip_bad": skip_bad})
+    try:
+        return _run_tasks(base, name, task_files, out, settings, skip_bad, quiet)
+    except UserError:
+        if not any(out.glob("*/recipe.yaml")):  # nothing has begun: the same folder may be named again
+            (out / REQUEST).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # it holds something else
+                out.rmdir()
+        raise
+
+
+def _run_tasks(
+    base: str | Path,
+    name: str,
+    task_files: Mapping[str, tuple[Path, Path, list[Path]]],
+    out: Path,
+    settings: dict[str, Any],
+    skip_bad: bool,
+    quiet: bool,
+) -> dict[str, Any] | None:
     scores: dict[str, Any] = {}
     for task, (train, dev, more) in task_files.items():
         member, folder = SUITES[name][task], out / task
