@@ -43,8 +43,10 @@ $(STAMP): $(RUNTIME)
 	@touch $@
 
 # One thread a worker: two workers already fill two cores, and more threads than cores slow each other down.
+# Bytecode is kept even where the environment says not to: else each worker rewrites all assertions again, and each
+# process that a test starts compiles the package again.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 check: $(STAMP)
 	$(BIN)/ruff check .

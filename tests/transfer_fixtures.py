@@ -1,21 +1,21 @@
-"""Small models with random weights, as runs, and files of examples with a rule that can be learnt in seconds."""
+"""Small models with random weights, as runs, and files of examples with a rule that can be learnt in seconds.
+
+The package and torch are imported where they are used: pytest reads this file also in the process that only hands
+tests to its workers, before it starts them.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
 
-from etude.hub.run_weights import save_final
-from etude.inference.model import LoadedModel
-from etude.recipes.learner import build_learner
-from etude.recipes.schema import Recipe
-from etude.runs.run import Run
-from etude.text.tokenizer.tokenizer import Tokenizer
+if TYPE_CHECKING:
+    from etude.inference.model import LoadedModel
 
 WORDS = ["이", "영화", "정말", "좋다", "나쁘다", "film", "good", "bad", "very", "not", "really", "plot", "actor", "end"]
 SHAPES = {
@@ -43,6 +43,12 @@ SHAPES = {
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """A function from a family to the folder of a finished run."""
+    from etude.hub.run_weights import save_final
+    from etude.recipes.learner import build_learner
+    from etude.recipes.schema import Recipe
+    from etude.runs.run import Run
+    from etude.text.tokenizer.tokenizer import Tokenizer
+
     made: dict[str, Path] = {}
 
     def make(kind: str) -> Path:
@@ -87,6 +93,12 @@ def reviews(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="session")
 def small_gpt() -> Callable[..., LoadedModel]:
     """A function from a kind of tokenizer and texts to a causal model with random weights."""
+    import torch
+
+    from etude.inference.model import LoadedModel
+    from etude.recipes.learner import build_learner
+    from etude.recipes.schema import Recipe
+    from etude.text.tokenizer.tokenizer import Tokenizer
 
     def make(spelling: str, texts: list[str], scale: float = 1.0) -> LoadedModel:
         tokenizer = Tokenizer.train(spelling, texts * 3)
