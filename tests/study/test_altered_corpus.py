@@ -100,6 +100,24 @@ def test_pseudo_words(prepared: Callable[[str], Path], tmp_path: Path, monkeypat
         remade.choose_pseudo_words(whole, 1000)
 
 
+def test_letters_do_not_give_pseudo_words_away(
+    prepared: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ELMo and fastText read letters: those of the second word must not stand where the first is written."""
+    monkeypatch.setattr(remade, "FIRST_RANK", 5)
+    whole = Corpus.open(prepared("word:2000"))
+    source = TextSource(Text(corpus=str(whole.folder), pseudo_words=4, noise=0.5), tmp_path)
+    merged = Corpus.open(source.open_corpus("word:2000").folder, verify=True)
+    pairs = remade.choose_pseudo_words(whole, 4)
+    firsts, seconds = ({whole.tokenizer.token(word).encode() for word in part} for part in (pairs.values(), pairs))
+    before, after = (Counter(corpus.surfaces(0, corpus.total)) for corpus in (whole, merged))
+    assert all(before[word] for word in seconds) and not any(after[word] for word in seconds)
+    assert sum(after[word] for word in firsts) == sum(before[word] for word in firsts | seconds)
+    assert {word: after[word] for word in before if word not in firsts | seconds} == {
+        word: before[word] for word in before if word not in firsts | seconds
+    }
+
+
 def test_a_study_of_texts(prepared: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A contender's text without a source is the study's, whatever that becomes."""
     monkeypatch.setattr(Machine, "tokens_per_second", lambda self, recipe, corpus: 1e4)

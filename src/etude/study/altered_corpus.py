@@ -81,7 +81,7 @@ def _write_split(corpus: Corpus, folder: Path, changes: Alterations, pairs: dict
         document = _read_document(corpus, number)
         if is_drawn("noise", number, changes.noise):
             document = _shuffle_words(document, number)
-        document.tokens = _merge_words(document.tokens, document.words, pairs)
+        _merge_document(document, pairs, corpus.tokenizer)
         # bytes are not counted by document: estimated from the document's share of the tokens
         bytes_before = [round(corpus.bytes * corpus.documents[number + offset] / corpus.total) for offset in (0, 1)]
         writer.append(document, bytes_before[1] - bytes_before[0])
@@ -109,6 +109,15 @@ def _set_surfaces(document: Shard, surfaces: list[bytes]) -> None:
     document.letters = np.cumsum(lengths) - lengths
 
 
+def _list_surfaces(document: Shard) -> list[bytes]:
+    """List the letters of each token; [] where the tokenizer keeps none."""
+    if document.surfaces is None or document.letters is None:
+        return []
+    ends = [*document.letters[1:], len(document.surfaces)]
+    letters = document.surfaces.tobytes()
+    return [letters[a:b] for a, b in zip(document.letters, ends, strict=True)]
+
+
 def _shuffle_words(document: Shard, number: int) -> Shard:
     """Shuffle the words of a document; every sentence keeps its number of words."""
     starts = np.flatnonzero(document.words)  # (W,)
@@ -119,11 +128,8 @@ def _shuffle_words(document: Shard, number: int) -> Shard:
     source_positions = np.repeat(shuffled_starts - new_starts, lengths) + np.arange(len(document.tokens))
     sentences = np.unique(new_starts[np.searchsorted(starts, document.sentences)])
     shuffled = Shard(document.tokens[source_positions], document.documents, sentences, document.words[source_positions])
-    if document.surfaces is not None and document.letters is not None:
-        ends = [*document.letters[1:], len(document.surfaces)]
-        letters = document.surfaces.tobytes()
-        words = [letters[a:b] for a, b in zip(document.letters, ends, strict=True)]
-        _set_surfaces(shuffled, [words[position] for position in source_positions])
+    if surfaces := _list_surfaces(document):
+        _set_surfaces(shuffled, [surfaces[position] for position in source_positions])
     if document.entities is not None:
         shuffled.entities = restart_mentions(document.entities[source_positions], sentences)
     return shuffled
@@ -170,6 +176,17 @@ def _is_whole_word(tokenizer: Tokenizer, token: int, word: str) -> bool:
 def _whole_words(words: np.ndarray) -> np.ndarray:
     """Return a mask of the tokens that are a whole word."""
     return words.astype(bool) & np.append(words[1:], 1).astype(bool)
+
+
+def _merge_document(document: Shard, pairs: dict[int, int], tokenizer: Tokenizer) -> None:
+    """Write each pair as its first word, in letters too: a model of characters would read the sense otherwise."""
+    merged = _merge_words(document.tokens, document.words, pairs)
+    places = np.flatnonzero(merged != document.tokens)
+    document.tokens = merged
+    if len(places) and (surfaces := _list_surfaces(document)):
+        for place in places.tolist():
+            surfaces[place] = tokenizer.token(int(merged[place])).encode()
+        _set_surfaces(document, surfaces)
 
 
 def _merge_words(tokens: np.ndarray, words: np.ndarray, pairs: dict[int, int]) -> np.ndarray:
