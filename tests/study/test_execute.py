@@ -23,3 +23,17 @@ def test_queries_without_a_relevant_candidate_are_not_counted(tmp_path: Path) ->
     archive = tmp_path / "cells.zip"
     export_cells(store, archive, tmp_path)
     assert import_cells(CellStore(tmp_path / "others"), archive, tmp_path).added == 1
+
+
+def test_answers_that_cannot_be_scored_fail_the_cell(tmp_path: Path) -> None:
+    """With their place and a message: a study goes on with its other cells."""
+    words = {"tokens": ["Ann", "lives", "here"], "tags": ["B-PER", "O", "O"]}
+    characters = {"tokens": list("Ann lives"), "tags": ["B-PER", "I-PER", "I-PER", *["O"] * 6]}
+    for name, records in (("words", [words] * 4), ("characters", [words, characters])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    files = {"train": "words", "dev": "words", "test": "characters"}
+    arguments = {"task": "tag", "columns": {}, "settings": {}}
+    arguments |= {part: str(tmp_path / f"{name}.jsonl") for part, name in files.items()}
+    cell = Cell("1" * 32, "majority", "majority on tags", arguments, {"row": "majority"})
+    error = run_cell(cell, tmp_path / "cells").error
+    assert error is not None and "characters.jsonl:2" in error and "tags of characters" in error

@@ -233,6 +233,7 @@ def _run_transfer(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict
     last = lines[-1] if lines else {"step": 0, "tokens": 0, "flops": 0, "seconds": 0.0}  # a probe trains nothing
     tuned = TaskModel.open(folder, device=plan.train.device)
     examples = tuned.read(arguments["test"])
+    _check_gold(tuned.task.scoring, examples)
     outcome = tuned.task.outcome(examples, tuned.answer(examples))
     return {
         **_save_outcome(outcome, work, tuned.task.scoring, examples),
@@ -276,6 +277,12 @@ def _save_outcome(outcome: Outcome, work: Path, scoring: Scoring[Any], examples:
     return {**values, "value": float(outcome.score())}
 
 
+def _check_gold(scoring: Scoring[Any], *parts: Examples[Any]) -> None:
+    """Raise UserError where examples have answers that cannot be scored, as tags of characters for those of words."""
+    for examples in parts:
+        scoring.check_gold(examples)
+
+
 def _task_settings(arguments: dict[str, Any]) -> Any:
     """The settings of the task alone, validated by its kind."""
     values = {
@@ -294,6 +301,7 @@ def _fit_baseline(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict
         arguments["baseline"], arguments["task"], settings, train, seed, columns=arguments["columns"]
     )
     scoring = baseline.task.scoring
+    _check_gold(scoring, test, dev)
     outcomes = {name: scoring.outcome(part, baseline.predict(part)) for name, part in (("test", test), ("dev", dev))}
     cost = {"step": 0, "tokens": 0, "flops": 0, "seconds": time.perf_counter() - started}
     result = _save_outcome(outcomes["test"], work, scoring, test)
@@ -306,6 +314,7 @@ def _score_majority(cell: Cell, store: CellStore, work: Path, quiet: bool) -> di
     train, test, dev = (module.read(arguments[part], arguments["columns"]) for part in ("train", "test", "dev"))
     settings = _task_settings(arguments)
     scoring = module.scoring(settings, module.learn(train, settings))
+    _check_gold(scoring, test, dev)
     on_test = scoring.outcome(test, module.majority(train, test))
     on_dev = scoring.outcome(dev, module.majority(train, dev))
     if (arguments.get("prompt") or {}).get("over") is not None:  # it answers alike, whatever is shown

@@ -95,7 +95,8 @@ def strata(example: RatedPair) -> frozenset[str]:
 
 
 def majority(train: Examples[RatedPair], test: Examples[RatedPair]) -> list[Answer]:
-    return [{"score": float(np.mean([item.value for item in train]))} for _ in test]
+    mean = float(np.mean([item.value for item in train]))
+    return [{"score": mean} for _ in test]
 
 
 class CorrelationScoring(Scoring[RatedPair]):

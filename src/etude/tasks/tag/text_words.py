@@ -79,7 +79,8 @@ def _ends_with_punctuation(text: str, start: int, stop: int) -> bool:
     if WHOLE.fullmatch(text, start, stop):
         return False
     if word.endswith(".") and not word.endswith(".."):
-        stem, is_last = word[:-1], not text[stop:].strip()
-        is_initial = len(stem) == 1 and stem.isupper() and not is_last
+        stem = word[:-1]
+        # the rest of a long text is looked at where that decides alone
+        is_initial = len(stem) == 1 and stem.isupper() and bool(text[stop:].strip())
         return not (ABBREVIATIONS.fullmatch(stem) or is_initial)
     return True
