@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +32,34 @@ def test_another_seed_holds_out_other_documents(files: dict[str, Path], tmp_path
     sources = [TextSource(Text(files=[str(files["en"])], valid=0.2, seed=seed), tmp_path) for seed in (0, 1)]
     first, second = (source.open_corpus("word:500") for source in sources)
     assert first.folder != second.folder and first.fingerprint != second.fingerprint
+
+
+def test_text_of_a_server_counts_by_its_version(files: dict[str, Path], tmp_path: Path) -> None:
+    """What `prepare` reads, a study reads; and a file that has changed there is another text."""
+    pytest.importorskip("aiohttp")
+    (tmp_path / "books.txt").write_bytes(files["en"].read_bytes())
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            text = Text(files=[f"http://127.0.0.1:{server.server_port}/books.txt"], valid=0.2)
+            first, again = (TextSource(text, tmp_path / "study") for _ in range(2))
+            assert first.fingerprint == again.fingerprint and first.open_corpus("word:500").total > 1000
+            (tmp_path / "books.txt").write_bytes(files["ko"].read_bytes())
+            assert TextSource(text, tmp_path / "study").fingerprint != first.fingerprint
+        finally:
+            server.shutdown()
+
+
+def test_files_are_hashed_once_while_they_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "books.txt"
+    path.write_text("one\n")
+    first = TextSource(Text(files=[str(path)]), tmp_path).fingerprint
+    with monkeypatch.context() as patch:
+        patch.setattr(hashlib, "file_digest", None)
+        assert TextSource(Text(files=[str(path)]), tmp_path).fingerprint == first
+    path.write_text("two\n")
+    assert TextSource(Text(files=[str(path)]), tmp_path).fingerprint != first
 
 
 def test_a_tokenizer_that_is_given_counts_by_its_content(files: dict[str, Path], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import count, islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,13 @@ FIRST_UNSEEN = 100_000_000  # number of the first document of the town that no c
 def hash_json(value: Any) -> str:
     """Hash any JSON-serialisable value."""
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+@cache
+def _hash_file(path: str, modified: int) -> bytes:
+    """Hash a file, once while it stays as it is: a study is planned again after each stage of its trials."""
+    with open(path, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").digest()
 
 
 def holds_corpus(place: str) -> bool:
@@ -71,8 +78,10 @@ class TextSource:
                 if file.format == "hub":
                     content.update(file.path.encode())
                     continue
-                with open(file.path, "rb") as opened:
-                    content.update(hashlib.file_digest(opened, "sha256").digest())
+                if is_url(file.path):  # its version changes with its content, which is read once, by prepare
+                    content.update(hash_json([file.path, file.size, file.version]).encode())
+                    continue
+                content.update(_hash_file(file.path, Path(file.path).stat().st_mtime_ns))
         return content.hexdigest()
 
     @cached_property
