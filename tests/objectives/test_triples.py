@@ -16,8 +16,10 @@ from etude.chance import Chance
 from etude.errors import UserError
 from etude.graph.graph import Graph
 from etude.graph.graph_split import GraphSplit
+from etude.graph.known_answers import KnownAnswers
 from etude.models.graph_embedding import GraphEmbedding
 from etude.models.graph_embedding import Settings as ModelSettings
+from etude.objectives.parts.link_ranks import rank_answers
 from etude.objectives.triples import NO_NEGATIVE, Settings, TripleBatch, Triples, build
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
@@ -368,6 +370,27 @@ def test_steps_on_a_gpu_are_recorded_and_agree_with_the_cpu(recipe: str, share: 
             assert all(recording.is_recorded for recording in loop.recorder.recordings.values())
         weights[device] = model.entities.weight.detach().cpu()
     torch.testing.assert_close(weights["cpu"], weights["cuda"], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("corrupt", ["uniform", "bernoulli"])
+def test_held_out_ranks_are_those_of_both_ends(corrupt: str) -> None:
+    """Every town has many inhabitants: "bernoulli" replaces these, and asking for towns alone would look better."""
+    triples = np.array([[person, 0, 50 + person % 5] for person in range(50)])
+    names = [f"e{number}" for number in range(55)]
+    graph = Graph.from_triples(triples[10:], names, ["lives in"], valid=triples[:10])
+    model, objective = make(graph, corrupt=corrupt)
+    rows = objective.rows(GraphSplit(graph, "valid"), 0)
+    heads, kinds, tails = triples[:10].T
+    asks_head, known = np.ones(10, bool), KnownAnswers.from_graph(graph)
+    ranks = np.concatenate([
+        rank_answers(model, tails, kinds, asks_head, heads, known),
+        rank_answers(model, heads, kinds, ~asks_head, tails, known),
+    ])  # fmt: skip
+    with torch.no_grad():
+        stats = objective.metrics(model, objective.batch([rows[0]], Chance(0, -1)))
+    assert stats["mrr"].mean == pytest.approx((1 / ranks).mean())
+    assert stats["mean_rank"].mean == pytest.approx(ranks.mean())
+    assert stats["hits_at_10"].mean == pytest.approx((ranks <= 10).mean())
 
 
 @pytest.mark.parametrize(("recipe", "least"), [("rotate-toy", 0.95), ("complex-toy", 0.95), ("transe-toy", 0.3)])

@@ -236,13 +236,19 @@ class Triples(PretrainingObjective[GraphEmbedding, TripleRow, TripleBatch, Graph
         return 3 * model.score.flops(model.width, triples, triples * (1 + self.settings.negatives))
 
     def metrics(self, model: GraphEmbedding, batch: TripleBatch) -> dict[str, Stat]:
-        """The loss, and the filtered ranks of the true answers among all entities."""
+        """The loss, and the filtered ranks of both ends of each triple among all entities.
+
+        Both, whichever the loss replaces: "bernoulli" replaces the end that is easier to tell.
+        """
         stats = super().metrics(model, batch)
         assert self.known is not None  # rows come from a graph
         known, relations, wants_head, answers = (
             tensor.cpu().numpy() for tensor in (batch.tokens, batch.relations, batch.wants_head, batch.answers)
         )
-        ranks = rank_answers(model, known, relations, wants_head, answers, self.known)
+        ranks = np.concatenate([
+            rank_answers(model, known, relations, wants_head, answers, self.known),
+            rank_answers(model, answers, relations, ~wants_head, known, self.known),
+        ])  # fmt: skip
         count = len(ranks)
         return stats | {
             "mrr": Stat(float((1.0 / ranks).sum()), count),
