@@ -51,6 +51,16 @@ def test_a_held_out_part_that_cannot_be_asked_is_told_before_anything_is_measure
         check(Recipe.load("bert-toy"), corpus)
 
 
+def test_a_held_out_part_shorter_than_a_row_is_not_taken_for_the_corpus(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("".join(SENTENCES * 20), encoding="utf-8")
+    corpus = prepare(str(tmp_path / "text.txt"), tmp_path / "corpus", tokenizer="word:100", valid=0.03, workers=0)
+    assert corpus.total > 5_000 and 0 < corpus.manifest["parts"]["valid"]["tokens"] < 500
+    told = r"held-out part of .*: \d{2,3} tokens are fewer than one row of objective\.unroll=500\..*--valid 0\.1"
+    changes = {"objective.unroll": 500, "train.batch_tokens": 500}
+    with pytest.raises(UserError, match=told):
+        check(Recipe.load("bilm-toy"), corpus, changes)
+
+
 def test_unknown_tokens_are_a_problem(tmp_path: Path) -> None:
     report = report_of(tmp_path, "".join(SENTENCES))
     report["unknown_share"] = 0.03

@@ -25,6 +25,7 @@ from etude.errors import UserError
 from etude.models.recurrent import Settings as Shape
 from etude.nn.softmax import FrequencyOrder
 from etude.objectives.base import Row
+from etude.objectives.rows.sizes import part_name
 from etude.text.corpus.bounds import Bounds
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.char_ids import SENTENCE_END, SENTENCE_START
@@ -106,9 +107,11 @@ class LaneRows:
         self.row_tokens: int | None = unroll
         self.count = (stream.total - 1) // unroll
         if not self.count:
+            held_out = stream.corpus.split == "valid"
             raise UserError(
-                f"The corpus has {stream.corpus.total} tokens, fewer than one row of objective.unroll={unroll}. "
-                "Lower it, or prepare more text."
+                f"{part_name(stream.corpus)}: {stream.corpus.total} tokens are fewer than one row of "
+                f"objective.unroll={unroll}. Lower it, or prepare "
+                f"{'a larger share of it (--valid 0.1)' if held_out else 'more text'}."
             )
         if letters:
             stream.corpus.surfaces(0, 0)  # refuses, with a reason, where there are none

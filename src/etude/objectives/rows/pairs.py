@@ -26,7 +26,7 @@ import numpy as np
 from etude.chance import Permutation, fold
 from etude.errors import UserError
 from etude.objectives.base import Row
-from etude.objectives.rows.sizes import corpus_name
+from etude.objectives.rows.sizes import corpus_name, part_name
 from etude.text.corpus.corpus import Corpus
 
 ROW_LENGTHS = 6  # a row holds at least so many times the longest side: see `row_size`
@@ -97,7 +97,7 @@ class PairRows:
         self.left_out = count - len(self.pairs)
         if not len(self.pairs):
             raise UserError(
-                f"{corpus_name(corpus)} has no pair whose sides have at most {length} tokens, their ends among them. "
+                f"{part_name(corpus)} has no pair whose sides have at most {length} tokens, their ends among them. "
                 "Raise objective.length (and model.context)."
             )
         self._all_sizes = sizes

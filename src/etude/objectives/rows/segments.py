@@ -39,7 +39,7 @@ import numpy as np
 from etude import chance
 from etude.errors import UserError
 from etude.objectives.base import IGNORE, Row
-from etude.objectives.rows.sizes import corpus_name
+from etude.objectives.rows.sizes import part_name
 from etude.objectives.rows.walks import Draws, Walks, high_product
 from etude.text.corpus.corpus import Corpus
 from etude.text.corpus.entities import NO_ENTITY
@@ -347,7 +347,7 @@ def _check(corpus: Corpus, rules: Rules) -> None:
         return
     documents, sentences = len(corpus.documents), len(corpus.sentences)
     held_out = corpus.split == "valid"
-    where = f"{'the held-out part of ' * held_out}{corpus_name(corpus)}"
+    where = part_name(corpus)
     if documents == sentences:
         raise UserError(
             f"{where}: every document is one sentence, so objective.sentence={rules.sentence} has nothing to learn. "

@@ -40,6 +40,11 @@ def corpus_name(corpus: Corpus) -> str:
         return repr(corpus)
 
 
+def part_name(corpus: Corpus) -> str:
+    """The name of a corpus, or of its held-out part where it is that."""
+    return f"{'the held-out part of ' * (corpus.split == 'valid')}{corpus_name(corpus)}"
+
+
 # --- static shapes ----------------------------------------------------------------------------------
 
 SIZES = 8  # of a batch from each power of two to the next
