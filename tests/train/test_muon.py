@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from etude.train import muon
+from etude.train.cpu_state import onednn_enabled
 from etude.train.muon import Muon, orthogonalize
 from etude.train.optimizers import MuonAdamW
 
@@ -37,6 +38,7 @@ def groups(parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("batch_elements", [2**26, 200], ids=["one batch", "several"])
 def test_steps_are_torchs(nesterov: bool, batch_elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(muon, "BATCH_ELEMENTS", batch_elements)
+    monkeypatch.setattr(muon, "has_bf16_products", lambda: True)  # torch's are always of bfloat16
     ours, theirs = matrices(), matrices()
     optimizer = Muon(groups(ours), lr=0.02, momentum=0.95, nesterov=nesterov)
     reference = torch.optim.Muon(
@@ -50,6 +52,20 @@ def test_steps_are_torchs(nesterov: bool, batch_elements: int, monkeypatch: pyte
         torch.testing.assert_close(own, expected, rtol=1e-6, atol=1e-7)
         momentum = optimizer.state[own]["momentum_buffer"]
         torch.testing.assert_close(momentum, reference.state[expected]["momentum_buffer"], rtol=1e-6, atol=1e-7)
+
+
+def test_products_leave_torchs_cpu_library_as_it_is() -> None:
+    """A run whose first update turned it off would differ from its own resume in the last bits."""
+    batch = torch.randn(2, 64, 64, generator=torch.Generator().manual_seed(1))
+    with onednn_enabled():
+        orthogonalize(batch)
+        assert torch.backends.mkldnn.enabled
+
+
+def test_products_are_of_float32_where_a_cpu_has_no_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = torch.randn(2, 16, 8, generator=torch.Generator().manual_seed(1))
+    monkeypatch.setattr(muon, "has_bf16_products", lambda: False)
+    assert torch.equal(orthogonalize(batch), orthogonalize(batch, torch.float32))
 
 
 def test_a_batch_is_orthogonalized_matrix_by_matrix_in_float32() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Protocol, overload
 
 import torch
@@ -126,12 +127,27 @@ def _batches(parameters: list[Tensor], shards: int) -> Iterator[list[Tensor]]:
             yield members[start : start + size]
 
 
+@cache
+def has_bf16_products() -> bool:
+    """Whether this CPU multiplies matrices in bfloat16.
+
+    Others emulate it, slowly. On Arm the first such product also turns oneDNN off for the rest of the
+    process (train/cpu_state.py): the float32 products of later steps would not be those of a resume, bit for bit.
+    """
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def orthogonalize(matrices: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """(B, R, C) -> (B, R, C) with singular values near 1, by Newton-Schulz iterations in `dtype`."""
+    """(B, R, C) -> (B, R, C) with singular values near 1, by Newton-Schulz iterations in `dtype`.
+
+    On a CPU without products in bfloat16 they are of float32.
+    """
     if matrices.is_cuda:
         return _iterate(matrices.to(dtype))
     if not len(matrices):
         return matrices
+    if dtype == torch.bfloat16 and not has_bf16_products():
+        dtype = torch.float32
     # one matrix occupies a CPU, and torch has no batched products in bfloat16 for some
     return torch.stack([_iterate(matrix) for matrix in matrices.to(dtype)])
 
