@@ -70,6 +70,31 @@ def test_the_rate_is_chosen_on_dev(base: Bases, reviews: Files, tmp_path: Path, 
     assert trials.resume(out, quiet=True) == run
 
 
+def test_a_rate_that_diverges_has_lost(
+    base: Bases, reviews: Files, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The trials before and behind it count: a search must not end without a run because one rate was too high."""
+    settings = {"train.steps": 4, "train.batch_examples": 16, "train.warmup": 0.0}
+    out, rates = tmp_path / "x", [1e30, 1e-3]
+    trials.search(
+        base("bert"), "classify", reviews[0], out, dev=reviews[1], vary={"train.lr": rates}, overrides=settings,
+        quiet=True,
+    )  # fmt: skip
+    result = json.loads((out / "trials.json").read_text(encoding="utf-8"))
+    assert result["chosen"]["settings"] == {"train.lr": 1e-3} and TaskModel.open(out).plan.train.lr == 1e-3
+    [lost] = result["diverged"]
+    assert lost["settings"] == {"train.lr": 1e30} and "not finite" in lost["error"]
+    assert "lr-1e+30-seed-0 has lost" in caplog.text
+    first, second = trials.format_table(out).splitlines()[1:]
+    assert first.split() == ["lr", "1e+30", "diverged"] and second.startswith("lr 0.001") and second.endswith("*")
+    with pytest.raises(UserError, match=r"No setting trains with all its seeds\. lr-1e\+30-seed-0: .*not finite"):
+        trials.search(
+            base("bert"), "classify", reviews[0], tmp_path / "y", dev=reviews[1], vary={"train.lr": [1e30, 1e31]},
+            overrides=settings, quiet=True,
+        )  # fmt: skip
+    assert not (tmp_path / "y").exists()
+
+
 def test_trials_warn_once_of_what_they_all_read(
     base: Bases, reviews: Files, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

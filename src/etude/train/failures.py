@@ -12,6 +12,10 @@ from torch import Tensor, nn
 from etude.errors import UserError
 
 
+class DivergenceError(UserError):
+    """Training that stopped because the loss or a gradient was not finite: other settings may go on."""
+
+
 def is_memory_error(error: BaseException) -> bool:
     """Tell whether memory ran out; CUDA has a class for it, a CPU raises a RuntimeError or a MemoryError."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
@@ -86,9 +90,9 @@ def find_first_nonfinite(learner: nn.Module, replay: Callable[[], object]) -> st
     return "the loss, although every tensor of it is finite when run again"
 
 
-def nonfinite_error(tensor: str, step: int, lr: float) -> UserError:
+def nonfinite_error(tensor: str, step: int, lr: float) -> DivergenceError:
     """Build the error of a step with a non-finite tensor, with what to try."""
-    return UserError(
+    return DivergenceError(
         f"Training stopped at step {step}: {tensor} is not finite. The weights of step {step - 1} were not changed. "
         f"The learning rate was {lr:.3g}: try a lower train.lr, a longer train.warmup, a smaller train.clip, "
         "or train.precision=float32, and resume or start again."

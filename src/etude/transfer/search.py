@@ -6,6 +6,8 @@ It chooses learning rates, and compares poolings, or features with fine-tuning.
     OUT/trials/lr-3e-05-seed-1  one run a trial; the weights of those that did not win are removed at the end
     OUT/...                     the run that won: the best seed of the setting with the best mean
 
+A setting with which a seed diverges has lost; what went wrong stands under `diverged`.
+
 A fine-tuned score varies with the seed alone by more than most claims are worth (Dodge et al. 2020; BERT's README
 gives MRPC as 84 to 88), hence the mean and the deviation.
 """
@@ -36,6 +38,7 @@ from etude.runs.staging import refuse_existing
 from etude.runs.task_plan import Plan, distill_settings
 from etude.settings import Count, read_json
 from etude.train import checkpoint
+from etude.train.failures import DivergenceError
 from etude.transfer import finetune as single
 
 FOLDER = "trials"
@@ -114,7 +117,7 @@ def _check_trials(request: dict[str, Any]) -> None:
 
 
 class SearchRequest(TypedDict):
-    """What `trials.json` holds while a search runs; `chosen` and `trials` at its end."""
+    """What `trials.json` holds while a search runs; `chosen`, `trials` and `diverged` at its end."""
 
     base: str
     task: str
@@ -127,6 +130,7 @@ class SearchRequest(TypedDict):
     seeds: Count
     chosen: NotRequired[dict[str, Any]]
     trials: NotRequired[list[dict[str, Any]]]
+    diverged: NotRequired[list[dict[str, Any]]]
 
 
 def is_search(folder: str | Path) -> bool:
@@ -142,17 +146,24 @@ def resume(out: str | Path, quiet: bool = False) -> Run:
         return Run.open(out)
     warned: set[str] = set()
     trials: list[dict[str, Any]] = []
+    diverged: list[dict[str, Any]] = []
     for settings in _combinations(request):
         for seed in range(request["seeds"]):
-            folder = out / FOLDER / _unused_name(_trial_name(settings, seed), {trial["folder"] for trial in trials})
-            with _once(warned):
-                run = _run_trial(request, folder, settings, seed, quiet)
+            used = {trial["folder"] for trial in (*trials, *diverged)}
+            folder = out / FOLDER / _unused_name(_trial_name(settings, seed), used)
+            trial = {"folder": folder.name, "settings": settings, "seed": seed}
+            try:
+                with _once(warned):
+                    run = _run_trial(request, folder, settings, seed, quiet)
+            except DivergenceError as error:
+                logging.getLogger("etude").warning("%s has lost: %s", folder.name, error)
+                diverged.append({**trial, "error": str(error)})
+                continue
             if not run.finished:
                 return run
             plan = Plan.read(folder)
-            score = plan.scores[plan.score]["value"]
-            trials.append({"folder": folder.name, "settings": settings, "seed": seed, "score": score})
-    return _keep_best(out, request, trials)
+            trials.append({**trial, "score": plan.scores[plan.score]["value"]})
+    return _keep_best(out, request, trials, diverged)
 
 
 @contextmanager
@@ -218,8 +229,12 @@ def group_by_settings(trials: list[dict[str, Any]]) -> list[tuple[dict[str, Any]
     return list(groups.values())
 
 
-def _keep_best(out: Path, request: dict[str, Any], trials: list[dict[str, Any]]) -> Run:
-    chosen, scores = max(group_by_settings(trials), key=lambda group: statistics.fmean(group[1]))  # the first of equals
+def _keep_best(out: Path, request: dict[str, Any], trials: list[dict[str, Any]], diverged: list[dict[str, Any]]) -> Run:
+    lost = [trial["settings"] for trial in diverged]
+    groups = [group for group in group_by_settings(trials) if group[0] not in lost]
+    if not groups:
+        raise DivergenceError(f"No setting trains with all its seeds. {diverged[0]['folder']}: {diverged[0]['error']}")
+    chosen, scores = max(groups, key=lambda group: statistics.fmean(group[1]))  # the first of equals
     best = max((trial for trial in trials if trial["settings"] == chosen), key=lambda trial: trial["score"])
     winner = out / FOLDER / best["folder"]
     for path in sorted(winner.iterdir(), key=lambda path: path.name == "model.safetensors"):  # the weights last
@@ -231,6 +246,7 @@ def _keep_best(out: Path, request: dict[str, Any], trials: list[dict[str, Any]])
     checkpoint.write_text(card, rename_card(card.read_text(encoding="utf-8"), out.resolve().name))
     result = {
         "trials": trials,
+        "diverged": diverged,
         "score": Plan.read(out).score,
         "mean": statistics.fmean(scores),
         "deviation": statistics.stdev(scores) if len(scores) > 1 else None,
@@ -239,6 +255,8 @@ def _keep_best(out: Path, request: dict[str, Any], trials: list[dict[str, Any]])
     checkpoint.write_text(out / TRIALS, json.dumps(request | result, indent=1, ensure_ascii=False))
     for trial in trials:  # last: a kill before this loses no run, one after it a little disk
         (out / FOLDER / trial["folder"] / "model.safetensors").unlink(missing_ok=True)
+    for trial in diverged:
+        shutil.rmtree(out / FOLDER / trial["folder"] / "checkpoints", ignore_errors=True)
     return Run.open(out)
 
 
@@ -251,10 +269,14 @@ POOLING_GRID: dict[str, list[Any]] = {  # features against fine-tuning, under ev
 def format_table(out: str | Path) -> str:
     """Format the result: one line a combination of settings, or a grid where two settings were varied."""
     result = json.loads((Path(out) / TRIALS).read_text(encoding="utf-8"))
-    groups = group_by_settings(result["trials"])
+    scores_of = {json.dumps(settings): scores for settings, scores in group_by_settings(result["trials"])}
+    lost = [trial["settings"] for trial in result.get("diverged", [])]  # results of earlier versions have none
+    groups = [(settings, scores_of.get(json.dumps(settings), [])) for settings in _combinations(result)]
     varied = [key for key, values in result["vary"].items() if len(values) > 1]
     cells = {
-        json.dumps(settings): _format_cell(scores, settings == result["chosen"]["settings"])
+        json.dumps(settings): "diverged"
+        if settings in lost
+        else _format_cell(scores, settings == result["chosen"]["settings"])
         for settings, scores in groups
     }
     if len(varied) == 2:
