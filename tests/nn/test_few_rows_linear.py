@@ -22,9 +22,11 @@ from etude.nn.packed import pack
 
 def multiply(
     x: Tensor, weight: Tensor, bias: Tensor | None, norm: NormKind | None, norm_weight: Tensor | None,
-    norm_bias: Tensor | None, epsilon: float, activation: str | None, plus: Tensor | None, times: Tensor | None,
-) -> Tensor:  # fmt: skip
-    """What the kernel computes, in float64."""
+    norm_bias: Tensor | None, epsilon: float, moments: Any, activation: str | None, plus: Tensor | None,
+    times: Tensor | None, measured: bool = False,
+) -> tuple[Tensor, Any]:  # fmt: skip
+    """What the kernel computes, in float64; rows are their own moments."""
+    assert moments is None or moments is x
     y = x.double()
     if norm is not None:
         y = y - y.mean(-1, keepdim=True) if norm == "layer" else y
@@ -34,7 +36,8 @@ def multiply(
     y = F.linear(y.to(weight.dtype).double(), weight.double(), None if bias is None else bias.double())
     y = y if activation is None else ACTIVATIONS[activation](y)
     y = y if plus is None else y + plus
-    return (y if times is None else y * times).to(weight.dtype)
+    y = (y if times is None else y * times).to(weight.dtype)
+    return y, y if measured else None
 
 
 def check_linear(device: str, dtype: torch.dtype, rows: int, inputs: int, outputs: int) -> None:
@@ -42,7 +45,7 @@ def check_linear(device: str, dtype: torch.dtype, rows: int, inputs: int, output
     torch.manual_seed(rows)
     kinds: list[tuple[NormKind | None, Activation | None, str | None, bool]] = [
         (None, None, "plus", True), ("layer", "gelu", None, True), ("rms", "silu", "times", False),
-        ("layer", "gelu_tanh", "plus", False), (None, "relu", None, True), ("rms", "relu_squared", None, True),
+        ("layer", "gelu_tanh", None, False), (None, "relu", None, True), ("rms", "relu_squared", None, True),
     ]  # fmt: skip
     x, other = torch.randn(rows, inputs) + 0.5, torch.randn(rows, outputs)
     for kind, activation, combined, bias in kinds:
@@ -55,18 +58,47 @@ def check_linear(device: str, dtype: torch.dtype, rows: int, inputs: int, output
         arguments: dict[str, Any] = {} if combined is None else {combined: parts[1]}
         with torch.no_grad():
             assert few_rows_linear.fits(parts[0], *weights)
-            result = few_rows_linear.linear(parts[0], projection, norm=norm, activation=activation, **arguments)
+            if combined == "plus":
+                result = few_rows_linear.add_linear(parts[1], parts[0], projection)
+            else:
+                result = few_rows_linear.linear(parts[0], projection, norm=norm, activation=activation, **arguments)
             settings: tuple[Any, ...] = (None, None, None, 0.0)
             if norm is not None:
                 settings = norm.kind, norm.weight, norm.bias, norm.epsilon
-            expected = multiply(
-                parts[0], projection.weight, projection.bias, *settings, activation, arguments.get("plus"),
+            expected, _ = multiply(
+                parts[0], projection.weight, projection.bias, *settings, None, activation, arguments.get("plus"),
                 arguments.get("times"),
             )  # fmt: skip
-        tolerance = 1e-4 if dtype == torch.float32 else 2e-2
-        torch.testing.assert_close(
-            result.float().cpu(), expected.float().cpu(), rtol=tolerance, atol=tolerance * inputs**0.5 / 4
-        )
+        _assert_near(result, expected, inputs)
+
+
+def _assert_near(result: Tensor, expected: Tensor, inputs: int) -> None:
+    tolerance = 1e-4 if result.dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(
+        result.float().cpu(), expected.float().cpu(), rtol=tolerance, atol=tolerance * inputs**0.5 / 4
+    )
+
+
+def check_moments(device: str, dtype: torch.dtype, rows: int, width: int, outputs: int) -> None:
+    """A sum leaves the moments of its rows to the norm of the next layer; a mean that is large beside the deviation."""
+    torch.manual_seed(rows)
+    inner, stream = torch.randn(rows, width).to(device, dtype), (torch.randn(rows, width) + 6.0).to(device, dtype)
+    down, up = (torch.nn.Linear(width, size).to(device, dtype) for size in (width, outputs))
+    kinds: list[NormKind] = ["layer", "rms"]
+    for kind in kinds:
+        norm = Norm(width, kind=kind)
+        for parameter in norm.parameters():
+            torch.nn.init.normal_(parameter)
+        norm.to(device, dtype)
+        with torch.no_grad():
+            total = few_rows_linear.add_linear(few_rows_linear.StepStream(stream), inner, down)
+            assert isinstance(total, few_rows_linear.StepStream) and total.moments is not None
+            result = few_rows_linear.linear(total, up, norm=norm)
+            settings = norm.kind, norm.weight, norm.bias, norm.epsilon
+            expected, _ = multiply(total.rows, up.weight, up.bias, *settings, None, None, None, None)
+            plain = few_rows_linear.add_linear(stream, inner, down)
+        torch.testing.assert_close(total.rows, plain, rtol=0, atol=0)
+        _assert_near(result, expected, width)
 
 
 @pytest.fixture
@@ -74,7 +106,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The kernel in plain torch, and the rows of its calls."""
     rows: list[int] = []
 
-    def count(x: Tensor, *arguments: Any) -> Tensor:
+    def count(x: Tensor, *arguments: Any) -> tuple[Tensor, Any]:
         rows.append(len(x))
         return multiply(x, *arguments)
 

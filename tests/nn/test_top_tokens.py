@@ -24,6 +24,23 @@ def check_top(device: str, dtype: torch.dtype, rows: int, vocab: int, count: int
         assert tokens.dtype == torch.int64 and values.dtype == torch.float32
 
 
+def check_likeliest(device: str, dtype: torch.dtype, rows: int, vocab: int) -> None:
+    """The first of equal ones, of which half precision has many; a row of nothing but minus infinity."""
+    torch.manual_seed(vocab)
+    logits = torch.randint(0, vocab // 8, (rows, vocab)).to(device, dtype)
+    logits[0] = -torch.inf
+    expected = [(row == row.max()).nonzero()[0, 0].item() for row in logits]
+    chosen = top_tokens.choose_likeliest(logits)
+    assert chosen.dtype == torch.int64 and chosen.tolist() == expected
+    logits[0, 3] = torch.nan
+    assert top_tokens.choose_likeliest(logits).tolist() == [3, *expected[1:]], "no number: as in torch"
+
+
+def test_the_likeliest_token() -> None:
+    check_likeliest("cpu", torch.float32, 6, 40)
+    assert top_tokens.choose_likeliest(torch.zeros(0, 4)).shape == (0,)
+
+
 def test_the_likeliest_tokens() -> None:
     assert top_tokens._find_kernel(torch.zeros(1, 1)) is None
     check_top("cpu", torch.float32, 5, 37, 8)

@@ -28,6 +28,7 @@ from etude.chance import fold, fold_arrays, gumbel
 from etude.errors import UserError
 from etude.inference.base import InferenceModel, describe_use
 from etude.inference.reader import Reader
+from etude.nn.top_tokens import choose_likeliest
 from etude.text.tokenizer.stream_decoder import StoppingDecoder, StreamDecoder
 
 Ended = Literal["tokens", "end", "stop", "context"]
@@ -104,7 +105,7 @@ class Sampling:
     def draw(self, logits: Tensor, keys: Tensor) -> Tensor:
         """Sample (S,) tokens from (S, V) logits and (S,) keys (the Gumbel-max trick), without waiting for a GPU."""
         if self.temperature == 0:
-            return logits.argmax(-1)
+            return choose_likeliest(logits)
         logits = self.filter_logits(logits)
         noise = gumbel(keys[:, None], torch.arange(logits.shape[1], device=logits.device))
         return (logits + noise).argmax(-1)

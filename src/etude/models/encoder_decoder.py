@@ -173,9 +173,10 @@ class EncoderDecoder(Seq2Seq):
             cache.start_step(packed.layout, self.path)
         words = self.embedding if self.target_embedding is None else self.target_embedding
         embedded, table = words(packed.tokens, packed.positions, None)  # (N, D)
-        x = to_autocast_dtype(embedded)
-        hidden: list[Tensor] = [x]
+        first = to_autocast_dtype(embedded)
+        hidden: list[Tensor] = [first]
         maps: list[list[Tensor]] = []
+        x = first if layers or cache is None else residual.start_step(first, self.settings.norm)
         for layer in range(len(self.decoder_attention)):
             x = self.decoder_attention[layer](x, packed.layout, causal=True, path=self.path, cache=cache, layer=layer)
             x = self.cross_attention[layer](
@@ -183,10 +184,12 @@ class EncoderDecoder(Seq2Seq):
                 record_weights=maps if weights else None, decoding=None if cache is None else source, layer=layer,
             )  # fmt: skip
             x = self.decoder_feedforward[layer](x)
-            hidden.append(x)
+            if layers:
+                assert isinstance(x, Tensor)
+                hidden.append(x)
         if cache is not None:
             cache.finish_step()
-        hidden[-1] = x if self.decoder_norm is None else self.decoder_norm(x)
+        hidden[-1] = residual.final_state(x, self.decoder_norm)
         return States(
             last=hidden[-1], layers=hidden if layers else None, table=table, weights=maps if weights else None
         )

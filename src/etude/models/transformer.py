@@ -218,7 +218,9 @@ class Transformer(Model):
         attention_weights: list[list[Tensor]] | None = [] if weights else None
         query_keys: list[Tensor] | None = [] if queries else None
         stream: residual.Stream = x
-        if not layers:
+        if not layers and cache is not None:
+            stream = residual.start_step(x, settings.norm)
+        elif not layers:
             stream = residual.start_stream(x, self.feedforward[0].norm)  # type: ignore[arg-type]
         for layer in range(settings.layers):
             window = self.window_of(layer)

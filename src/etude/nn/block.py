@@ -17,9 +17,10 @@ from etude.nn.attention import query_subset
 from etude.nn.attention.dispatch import attend, attend_packed, attend_reference
 from etude.nn.attention.kv_cache import KVCache
 from etude.nn.feedforward import feedforward, linear_activation
+from etude.nn.few_rows_linear import StepStream
 from etude.nn.packed import Layout
 from etude.nn.recompute import Recomputable, recomputable
-from etude.nn.residual import Placement, Stream
+from etude.nn.residual import BranchStream, Placement, Stream
 from etude.nn.rotary import Rotation, rotate
 
 
@@ -98,17 +99,17 @@ class AttentionBranch(Recomputable):
         return self.project_output(x, mixed, only)
 
     def _take_step(
-        self, x: Tensor, cache: KVCache, layer: int, window: int | None, rotation: Rotation | None
-    ) -> Tensor:
+        self, x: Tensor | StepStream, cache: KVCache, layer: int, window: int | None, rotation: Rotation | None
+    ) -> Stream:
         """The same for few tokens on a GPU: norm and projection are one kernel, output and sum another."""
         is_pre = self.placement == "pre"
         qkv = few_rows_linear.linear(x, self.qkv, norm=self.norm if is_pre else None)
         query, key, value = qkv.view(-1, 3, self.heads, self.size).unbind(1)
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
-        mixed = cache.attend(layer, query, key, value, window).reshape(len(x), -1)
-        total = few_rows_linear.linear(mixed, self.out, plus=x)
-        result: Tensor = total if is_pre else self.norm(total)
+        mixed = cache.attend(layer, query, key, value, window).reshape(len(qkv), -1)
+        total = few_rows_linear.add_linear(x, mixed, self.out)
+        result: Stream = total if is_pre else self.norm(total)
         return result
 
     def mix(
@@ -139,7 +140,7 @@ class AttentionBranch(Recomputable):
             query, key = rotate(query, rotation), rotate(key, rotation)
         return query, key, value
 
-    def project_output(self, x: Stream, mixed: Tensor, only: Tensor | None = None) -> Stream:
+    def project_output(self, x: BranchStream, mixed: Tensor, only: Tensor | None = None) -> Stream:
         """Apply the output projection and add the result to the residual stream."""
         if only is not None:
             x, mixed = residual.select_tokens(x, only), mixed.index_select(0, only)
@@ -181,7 +182,7 @@ class FeedForwardBranch(Recomputable):
         dropout = self.dropout if self.training else 0.0
         return residual.add(x, self.compute_branch(x, normed), self.down.bias, dropout, self.norm, self.placement)
 
-    def _compute_few(self, x: Tensor) -> Tensor:
+    def _compute_few(self, x: Tensor | StepStream) -> Stream:
         """The same for few tokens on a GPU, in a kernel for each product."""
         is_pre = self.placement == "pre"
         norm = self.norm if is_pre else None
@@ -190,11 +191,11 @@ class FeedForwardBranch(Recomputable):
         else:
             gate = few_rows_linear.linear(x, self.gate, norm=norm, activation=self.activation_name)
             inner = few_rows_linear.linear(x, self.up, norm=norm, times=gate)
-        total = few_rows_linear.linear(inner, self.down, plus=x)
-        result: Tensor = total if is_pre else self.norm(total)
+        total = few_rows_linear.add_linear(x, inner, self.down)
+        result: Stream = total if is_pre else self.norm(total)
         return result
 
-    def compute_branch(self, x: Stream, normed: Tensor) -> Tensor:
+    def compute_branch(self, x: BranchStream, normed: Tensor) -> Tensor:
         """Compute the branch itself, (N, D) -> (N, D), before dropout and the residual connection."""
         if self.gate is None and (self.inner_dropout == 0 or not self.training):
             return feedforward(normed, self.up, self.down, self.activation, residual.branch_bias(x, self.down.bias))

@@ -13,6 +13,7 @@ from etude.nn import norm as norms
 from etude.nn.alignment import pad_sources
 from etude.nn.attention.beams import attend_beams
 from etude.nn.attention.cross import attend_cross, attend_cross_reference
+from etude.nn.few_rows_linear import StepStream
 from etude.nn.packed import Layout
 from etude.nn.recompute import Recomputable, recomputable
 from etude.nn.residual import Placement, Stream
@@ -161,11 +162,11 @@ class CrossAttentionBranch(Recomputable):
         branch = residual.project_branch(x, self.out, mixed.reshape(-1, self.heads * self.size))
         return residual.add(x, branch, self.out.bias, self.dropout if self.training else 0.0, self.norm, self.placement)
 
-    def _take_step(self, x: Tensor, decoding: EncodedSource, layer: int) -> Tensor:
+    def _take_step(self, x: Tensor | StepStream, decoding: EncodedSource, layer: int) -> Stream:
         """The same for few hypotheses on a GPU: norm and projection are one kernel, output and sum another."""
         is_pre = self.placement == "pre"
         query = few_rows_linear.linear(x, self.query, norm=self.norm if is_pre else None)
         mixed, _ = decoding.attend(layer, query.view(-1, self.heads, self.size), self, weights=False)
-        total = few_rows_linear.linear(mixed.reshape(len(x), -1), self.out, plus=x)
-        result: Tensor = total if is_pre else self.norm(total)
+        total = few_rows_linear.add_linear(x, mixed.reshape(len(query), -1), self.out)
+        result: Stream = total if is_pre else self.norm(total)
         return result

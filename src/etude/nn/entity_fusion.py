@@ -20,7 +20,7 @@ from etude.nn.feedforward import gelu_linear_kernels
 from etude.nn.norm import Norm
 from etude.nn.packed import EntityStream
 from etude.nn.precision import matmul_dtype
-from etude.nn.residual import Stream
+from etude.nn.residual import BranchStream, Stream
 
 
 class FusionBranch(FeedForwardBranch):
@@ -80,7 +80,7 @@ class FusionBranch(FeedForwardBranch):
         kernels = gelu_linear_kernels(x.device, matmul_dtype(x))
         return kernels is not None and bool(kernels.supports_shape(*self.down.weight.shape))
 
-    def _project(self, x: Stream, inner: Tensor, bias: Tensor | None) -> Tensor:
+    def _project(self, x: BranchStream, inner: Tensor, bias: Tensor | None) -> Tensor:
         """down(activation(inner)); with `bias`, a constant in `inner`, by the kernel that computes its gradient."""
         down_bias = residual.branch_bias(x, self.down.bias)
         if bias is None:

@@ -8,7 +8,8 @@ it is a `FusedStream`: a sum and the norm after it are one kernel (nn/triton/res
 all tokens, the gradients of the norm's weight and bias and of the branch's bias. In the pre-LN order the sum waits for
 the norm of the next branch. In the post-LN order a branch and the next sum both read the same normalised state, and a
 compiler would add their two gradients in a separate pass. So the sum continues from the state *before* the norm and
-recomputes the norm, and each of the two has its own tensor to return its gradient to.
+recomputes the norm, and each of the two has its own tensor to return its gradient to. A step of generation on a GPU
+has a `StepStream`, whose norms and sums are parts of the products around them (nn/few_rows_linear.py).
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from etude.nn import few_rows_linear
 from etude.nn.activations import apply_dropout
+from etude.nn.few_rows_linear import StepStream
 from etude.nn.norm import Norm
 from etude.nn.triton.availability import kernel_module, supports_half_kernels
 
@@ -38,12 +41,18 @@ class FusedStream(NamedTuple):
     dropout: float = 0.0  # of that branch
 
 
-Stream = Tensor | FusedStream
+BranchStream = Tensor | FusedStream  # what a branch is added to
+Stream = BranchStream | StepStream
 
 
 def start_stream(x: Tensor, norm: Norm) -> Stream:
     """Return the stream of the first states (N, D), for branches that have norms of this kind."""
     return FusedStream(x) if residual_norm_kernels(x.device, x.dtype, x.shape, norm) is not None else x
+
+
+def start_step(x: Tensor, placement: Placement) -> Stream:
+    """Return the stream of the first states of a step of generation, (N, D)."""
+    return StepStream(x) if placement == "pre" and few_rows_linear.fits(x) else x
 
 
 def residual_norm_kernels(device: torch.device, dtype: torch.dtype, shape: torch.Size, norm: Norm) -> ModuleType | None:
@@ -56,8 +65,9 @@ def residual_norm_kernels(device: torch.device, dtype: torch.dtype, shape: torch
     return module if module is not None and module.split_width(shape[1]) else None
 
 
-def branch_input(x: Stream, norm: nn.Module, placement: Placement) -> tuple[Stream, Tensor]:
+def branch_input(x: Stream, norm: nn.Module, placement: Placement) -> tuple[BranchStream, Tensor]:
     """Return the stream that passes a branch, and the branch's input (N, D)."""
+    x = x.rows if isinstance(x, StepStream) else x
     if isinstance(x, Tensor):
         return x, norm(x) if placement == "pre" else x
     if placement == "post":
@@ -69,12 +79,12 @@ def branch_input(x: Stream, norm: nn.Module, placement: Placement) -> tuple[Stre
     return FusedStream(total), normed
 
 
-def branch_bias(x: Stream, bias: Tensor | None) -> Tensor | None:
+def branch_bias(x: BranchStream, bias: Tensor | None) -> Tensor | None:
     """Return the bias of a branch, as a constant where `add` computes its gradient."""
     return bias if bias is None or isinstance(x, Tensor) else bias.detach()
 
 
-def project_branch(x: Stream, linear: nn.Linear, inner: Tensor) -> Tensor:
+def project_branch(x: BranchStream, linear: nn.Linear, inner: Tensor) -> Tensor:
     """Apply the last matrix product of a branch, (N, I) -> (N, D)."""
     result: Tensor = (
         linear(inner) if isinstance(x, Tensor) else F.linear(inner, linear.weight, branch_bias(x, linear.bias))
@@ -83,8 +93,8 @@ def project_branch(x: Stream, linear: nn.Linear, inner: Tensor) -> Tensor:
 
 
 def add(
-    x: Stream, branch: Tensor, bias: Tensor | None, dropout: float, norm: nn.Module, placement: Placement
-) -> Stream:
+    x: BranchStream, branch: Tensor, bias: Tensor | None, dropout: float, norm: nn.Module, placement: Placement
+) -> BranchStream:
     """Add a branch to the stream, after dropout.
 
     `bias` is in `branch` already, as `branch_bias` returned it.
@@ -99,7 +109,7 @@ def add(
     return FusedStream(total, norm=norm, normed=normed)
 
 
-def select_tokens(x: Stream, index: Tensor) -> Stream:
+def select_tokens(x: BranchStream, index: Tensor) -> BranchStream:
     """Return the stream of some tokens, (M, D). No branch may be waiting to be added."""
     if isinstance(x, Tensor):
         return x.index_select(0, index)
@@ -109,6 +119,7 @@ def select_tokens(x: Stream, index: Tensor) -> Stream:
 
 def final_state(x: Stream, norm: Norm | None) -> Tensor:
     """Return the hidden states of the stream, (N, D); in the pre-LN order after the final norm."""
+    x = x.rows if isinstance(x, StepStream) else x
     if isinstance(x, Tensor):
         return x if norm is None else norm(x)
     if norm is None:

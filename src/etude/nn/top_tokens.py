@@ -43,9 +43,20 @@ class LogProbs:
         return values, tokens
 
 
+def choose_likeliest(logits: Tensor) -> Tensor:
+    """The likeliest token of each row, (S, V) -> (S,): the first of equal ones."""
+    kernel = _find_kernels(logits)
+    result: Tensor = logits.argmax(-1) if kernel is None or not len(logits) else kernel.choose_likeliest(logits)
+    return result
+
+
 def _find_kernel(logits: Tensor) -> Any:  # ModuleType | None
     """The kernel's module on a GPU that runs it and for a vocabulary that it takes; None elsewhere."""
+    module = _find_kernels(logits)
+    return module if module is not None and module.supports_vocab(logits.shape[1]) else None
+
+
+def _find_kernels(logits: Tensor) -> Any:  # ModuleType | None
     if logits.device.type != "cuda" or not availability.supports_flash(logits.device.index):
         return None
-    module = availability.kernel_module("top_tokens")
-    return module if module is not None and module.supports_vocab(logits.shape[1]) else None
+    return availability.kernel_module("top_tokens")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from etude.nn import few_rows_linear
-from tests.nn.test_few_rows_linear import check_linear
+from tests.nn.test_few_rows_linear import check_linear, check_moments
 
 
 def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
@@ -24,6 +24,20 @@ def test_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     check_linear("cpu", torch.float32, 3, 40, 20)
     monkeypatch.setattr(kernel, "choose_launch", lambda *shape: kernel.Launch(16, 16, 32, 4, 1))
     check_linear("cpu", torch.float32, 18, 64, 32)
+    check_moments("cpu", torch.float32, 18, 40, 20)
+
+
+@pytest.mark.interpreted
+def test_a_row_of_too_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its moments are not written: the norm reads the rows."""
+    from etude.nn.triton import few_rows_linear as kernel
+
+    monkeypatch.setattr(few_rows_linear, "_find_kernel", lambda device, dtype: kernel)
+    monkeypatch.setattr(kernel, "MAX_PARTS", 2)
+    stream = few_rows_linear.StepStream(torch.ones(2, 40))
+    with torch.no_grad():
+        total = few_rows_linear.add_linear(stream, torch.ones(2, 8), torch.nn.Linear(8, 40))
+    assert isinstance(total, few_rows_linear.StepStream) and total.moments is None
 
 
 @pytest.mark.interpreted
@@ -47,3 +61,4 @@ def test_a_small_gpu_has_the_memory(rows: int, inputs: int) -> None:
 )
 def test_few_rows_on_a_gpu(dtype: torch.dtype, rows: int, inputs: int, outputs: int) -> None:
     check_linear("cuda", dtype, rows, inputs, outputs)
+    check_moments("cuda", dtype, rows, inputs, outputs)

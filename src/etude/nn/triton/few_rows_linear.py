@@ -6,6 +6,10 @@ programs alike, which costs less than writing it down once; the activation, or t
 part of the product. A layer of GPT-2 then is five kernels and not eleven. Sums are in float32, and what is multiplied
 is rounded as it would be if it were written down.
 
+A norm needs the mean and the variance of whole rows. A kernel that writes rows therefore writes their moments, too: the
+mean of each part of a row that one program has, and the sum of its squared deviations. The next kernel combines those
+of all parts (Chan et al. 1979) and reads the rows once.
+
 nn/few_rows_linear.py has the formulas; only it imports this file, where Triton is installed.
 """
 
@@ -22,19 +26,24 @@ from torch import Tensor
 from etude.nn.triton.gelu import cdf_and_derivative
 
 MAX_ROWS = 128
-MAX_NORM_ROWS = 32  # beyond them a norm by every program takes longer than one of its own
+MAX_NORM_ROWS = 32  # beyond them a norm by every program takes longer than one of its own, unless it has moments
+MAX_PARTS = 128  # of a row whose moments are combined
 NORMS = {None: 0, "layer": 1, "rms": 2}
 ACTIVATIONS = {None: 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "relu_squared": 4, "silu": 5}
 
 
 @triton.jit
 def _multiply(  # type: ignore[no-untyped-def]
-    x, weight, bias, norm_weight, norm_bias, operand, out, count, row_stride, epsilon, inputs: tl.constexpr,
-    outputs: tl.constexpr, norm: tl.constexpr, activation: tl.constexpr, has_bias: tl.constexpr,
-    has_norm_bias: tl.constexpr, adds: tl.constexpr, multiplies: tl.constexpr, rows: tl.constexpr,
-    columns: tl.constexpr, depth: tl.constexpr, stages: tl.constexpr,
+    x, weight, bias, norm_weight, norm_bias, moments, operand, out, out_moments, count, row_stride, epsilon,
+    inputs: tl.constexpr, outputs: tl.constexpr, norm: tl.constexpr, part_size: tl.constexpr, parts: tl.constexpr,
+    activation: tl.constexpr, has_bias: tl.constexpr, has_norm_bias: tl.constexpr, adds: tl.constexpr,
+    multiplies: tl.constexpr, writes_moments: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
+    depth: tl.constexpr, stages: tl.constexpr,
 ):  # fmt: skip
-    """x (N, I), weight (O, I), bias (O,), norm's (I,), operand (N, O) -> out (N, O)."""
+    """x (N, I), weight (O, I), bias (O,), norm's (I,), operand (N, O) -> out (N, O).
+
+    moments (2, N, I / part_size): of x, where `part_size` is not 0; `parts` is a power of 2 not below their number.
+    """
     row = tl.program_id(1) * rows + tl.arange(0, rows)
     column = tl.program_id(0) * columns + tl.arange(0, columns)
     lane = tl.arange(0, depth)
@@ -43,7 +52,18 @@ def _multiply(  # type: ignore[no-untyped-def]
     weight_rows = weight + column.to(tl.int64)[:, None] * inputs
     mean = tl.zeros([rows], tl.float32)
     scale = tl.zeros([rows], tl.float32)
-    if norm > 0:
+    if norm > 0 and part_size > 0:
+        number = tl.arange(0, parts)
+        size = tl.minimum(tl.maximum(inputs - number * part_size, 0), part_size).to(tl.float32)[None, :]
+        row_parts = moments + row[:, None] * tl.cdiv(inputs, part_size) + number[None, :]
+        is_part = is_row[:, None] & (size > 0)
+        means = tl.load(row_parts, mask=is_part, other=0.0)
+        squares = tl.load(row_parts + count * tl.cdiv(inputs, part_size), mask=is_part, other=0.0)
+        if norm == 1:
+            mean = tl.sum(means * size, 1) / inputs
+        deviation = means - mean[:, None]
+        scale = tl.rsqrt(tl.sum(squares + size * deviation * deviation, 1) / inputs + epsilon)
+    if norm > 0 and part_size == 0:
         if norm == 1:
             for start in range(0, inputs, depth):
                 inside = is_row[:, None] & (start + lane < inputs)[None, :]
@@ -56,6 +76,17 @@ def _multiply(  # type: ignore[no-untyped-def]
             part = tl.where(inside, part - mean[:, None], 0.0)
             scale += tl.sum(part * part, 1)
         scale = tl.rsqrt(scale / inputs + epsilon)
+    # what is needed after the product, or in its next round, is asked for before it: nothing waits for it then
+    inside = is_row[:, None] & is_column[None, :]
+    out_place = row.to(tl.int64)[:, None] * outputs + column[None, :]
+    if has_bias:
+        added = tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)
+    if adds or multiplies:
+        other = tl.load(operand + out_place, mask=inside, other=0.0).to(tl.float32)
+    if norm > 0:
+        norm_weights = tl.load(norm_weight + lane, mask=lane < inputs, other=0.0)
+        if has_norm_bias:
+            norm_biases = tl.load(norm_bias + lane, mask=lane < inputs, other=0.0)
     total = tl.zeros([rows, columns], tl.float32)
     for start in tl.range(0, inputs, depth, num_stages=stages):
         place = start + lane
@@ -63,14 +94,15 @@ def _multiply(  # type: ignore[no-untyped-def]
         part = tl.load(x_rows + place[None, :], mask=is_row[:, None] & is_input[None, :], other=0.0)
         weights = tl.load(weight_rows + place[None, :], mask=is_column[:, None] & is_input[None, :], other=0.0)
         if norm > 0:
-            normed = (part.to(tl.float32) - mean[:, None]) * scale[:, None]
-            normed *= tl.load(norm_weight + place, mask=is_input, other=0.0).to(tl.float32)[None, :]
+            normed = (part.to(tl.float32) - mean[:, None]) * scale[:, None] * norm_weights.to(tl.float32)[None, :]
+            norm_weights = tl.load(norm_weight + depth + place, mask=depth + place < inputs, other=0.0)
             if has_norm_bias:
-                normed += tl.load(norm_bias + place, mask=is_input, other=0.0).to(tl.float32)[None, :]
+                normed += norm_biases.to(tl.float32)[None, :]
+                norm_biases = tl.load(norm_bias + depth + place, mask=depth + place < inputs, other=0.0)
             part = normed.to(weights.dtype)
         total = tl.dot(part, tl.trans(weights), total)
     if has_bias:
-        total += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)[None, :]
+        total += added[None, :]
     if activation == 1 or activation == 2:
         cdf, _ = cdf_and_derivative(total, activation == 2)
         total = total * cdf
@@ -80,13 +112,19 @@ def _multiply(  # type: ignore[no-untyped-def]
         total = total * total
     if activation == 5:
         total = total / (1.0 + tl.exp(-total))
-    inside = is_row[:, None] & is_column[None, :]
-    place = row.to(tl.int64)[:, None] * outputs + column[None, :]
     if adds:
-        total += tl.load(operand + place, mask=inside, other=0.0).to(tl.float32)
+        total += other
     if multiplies:
-        total *= tl.load(operand + place, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + place, total.to(out.dtype.element_ty), mask=inside)
+        total *= other
+    rounded = total.to(out.dtype.element_ty)
+    tl.store(out + out_place, rounded, mask=inside)
+    if writes_moments:
+        value = tl.where(is_column[None, :], rounded.to(tl.float32), 0.0)
+        own_mean = tl.sum(value, 1) / tl.minimum(outputs - tl.program_id(0) * columns, columns)
+        deviation = tl.where(is_column[None, :], value - own_mean[:, None], 0.0)
+        own_part = out_moments + row * tl.cdiv(outputs, columns) + tl.program_id(0)
+        tl.store(own_part, own_mean, mask=is_row)
+        tl.store(own_part + count * tl.cdiv(outputs, columns), tl.sum(deviation * deviation, 1), mask=is_row)
 
 
 class Launch(NamedTuple):
@@ -105,7 +143,7 @@ def choose_launch(rows: int, inputs: int, outputs: int, has_norm: bool, shared_m
     `shared_memory`: bytes that a program may have; what is loaded lies there.
     """
     tile = min(64, max(16, triton.next_power_of_2(rows)))
-    if has_norm:
+    if has_norm and rows <= 64:
         launch = Launch(tile, 32, 256, 4, 4) if rows <= 8 else Launch(tile, 32, 128, 8, 4)
     elif rows > 64 and outputs >= 2 * inputs:
         launch = Launch(64, 64, 128, 4, 4)
@@ -129,22 +167,38 @@ def _shared_memory(device: torch.device) -> int:
     return memory - 2**13  # some of it is Triton's own
 
 
+class Moments(NamedTuple):
+    """Of rows, in parts of so many columns."""
+
+    values: Tensor  # (2, N, parts) float32: means, and sums of squared deviations from them
+    part_size: int
+
+
 def multiply(
     x: Tensor, weight: Tensor, bias: Tensor | None, norm: str | None, norm_weight: Tensor | None,
-    norm_bias: Tensor | None, epsilon: float, activation: str | None, plus: Tensor | None, times: Tensor | None,
-) -> Tensor:  # fmt: skip
-    """See nn/few_rows_linear.py."""
+    norm_bias: Tensor | None, epsilon: float, moments: Moments | None, activation: str | None, plus: Tensor | None,
+    times: Tensor | None, measured: bool,
+) -> tuple[Tensor, Moments | None]:  # fmt: skip
+    """See nn/few_rows_linear.py; `measured` asks for the moments of the result."""
     x = x if x.stride(1) == 1 else x.contiguous()
     (rows, inputs), outputs = x.shape, weight.shape[0]
     out = torch.empty((rows, outputs), dtype=weight.dtype, device=x.device)
     operand = plus if plus is not None else times
     launch = choose_launch(rows, inputs, outputs, norm is not None, _shared_memory(x.device))
-    _multiply[(triton.cdiv(outputs, launch.columns), triton.cdiv(rows, launch.rows))](
+    parts = triton.cdiv(outputs, launch.columns)
+    result = None
+    if measured and parts <= MAX_PARTS:
+        result = Moments(torch.empty((2, rows, parts), dtype=torch.float32, device=x.device), launch.columns)
+    part_size = 0 if moments is None or norm is None else moments.part_size
+    parts_tile = triton.next_power_of_2(triton.cdiv(inputs, part_size)) if part_size else 1
+    _multiply[(parts, triton.cdiv(rows, launch.rows))](
         x, weight, weight if bias is None else bias, weight if norm_weight is None else norm_weight,
-        weight if norm_bias is None else norm_bias, x if operand is None else operand.contiguous(), out, rows,
-        x.stride(0), epsilon, inputs=inputs, outputs=outputs, norm=NORMS[norm], activation=ACTIVATIONS[activation],
+        weight if norm_bias is None else norm_bias, out if moments is None else moments.values,
+        x if operand is None else operand.contiguous(), out, out if result is None else result.values, rows,
+        x.stride(0), epsilon, inputs=inputs, outputs=outputs, norm=NORMS[norm], part_size=part_size,
+        parts=parts_tile, activation=ACTIVATIONS[activation],
         has_bias=bias is not None, has_norm_bias=norm_bias is not None, adds=plus is not None,
-        multiplies=times is not None, rows=launch.rows, columns=launch.columns, depth=launch.depth,
-        stages=launch.stages, num_warps=launch.warps,
+        multiplies=times is not None, writes_moments=result is not None, rows=launch.rows, columns=launch.columns,
+        depth=launch.depth, stages=launch.stages, num_warps=launch.warps,
     )  # fmt: skip
-    return out
+    return out, result

@@ -3,6 +3,8 @@
 A program has a row of logits in its registers: it sums their exponentials, and takes the largest again and again. torch
 converts the row, normalises it, masks it and selects from it by a dozen kernels, and most of them read all of it.
 
+The single likeliest token of a row needs no registers for all of it, and takes any vocabulary.
+
 nn/top_tokens.py has the formulas; only it imports this file, where Triton is installed.
 """
 
@@ -15,6 +17,7 @@ from torch import Tensor
 
 MAX_VOCAB = 16_384  # a row lies in registers
 COLUMNS_OF_WARP = 1024
+MAX_COLUMNS = 8192  # read at once, where one token is chosen
 
 
 @triton.jit
@@ -39,6 +42,23 @@ def _choose(  # type: ignore[no-untyped-def]
         row_logits = tl.where(column == token, float("-inf"), row_logits)
 
 
+@triton.jit
+def _choose_likeliest(logits, tokens, row_stride, vocab, columns: tl.constexpr):  # type: ignore[no-untyped-def]
+    """logits (S, V) -> tokens (S,): the first of equal ones; what is no number counts as the largest, as in torch."""
+    row = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, columns)
+    largest = tl.full([columns], float("-inf"), tl.float32)
+    token = lane
+    for start in range(0, vocab, columns):
+        column = start + lane
+        value = tl.load(logits + row * row_stride + column, mask=column < vocab, other=float("-inf")).to(tl.float32)
+        value = tl.where(value != value, float("inf"), value)
+        token = tl.where(value > largest, column, token)
+        largest = tl.maximum(largest, value)
+    token = tl.min(tl.where(largest == tl.max(largest, 0), token, vocab), 0)
+    tl.store(tokens + row, token.to(tl.int64))
+
+
 def supports_vocab(vocab: int) -> bool:
     """Whether a row fits into the registers of a program."""
     return vocab <= MAX_VOCAB
@@ -57,3 +77,15 @@ def choose_tokens(logits: Tensor, banned: Tensor | None, count: int) -> tuple[Te
         num_warps=min(16, max(1, columns // COLUMNS_OF_WARP)),
     )  # fmt: skip
     return values, tokens
+
+
+def choose_likeliest(logits: Tensor) -> Tensor:
+    """See nn/top_tokens.py."""
+    logits = logits if logits.stride(1) == 1 else logits.contiguous()
+    rows, vocab = logits.shape
+    tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    columns = min(MAX_COLUMNS, triton.next_power_of_2(vocab))
+    _choose_likeliest[(rows,)](
+        logits, tokens, logits.stride(0), vocab, columns=columns, num_warps=max(1, columns // COLUMNS_OF_WARP)
+    )
+    return tokens
