@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import etude
 from etude.errors import UserError
 from etude.inference.opening import open_pretrained
 from etude.inference.task_model import TaskModel
@@ -110,6 +111,16 @@ def test_trials_warn_once_of_what_they_all_read(
         )
         told = [record.getMessage() for record in caplog.records if f"{long}:" in record.getMessage()]
         assert len(told) == 1 and "were cut" in told[0], "once in every search"
+
+
+@pytest.mark.parametrize("rates", [[0.01], [0.01, 0.02]])
+def test_a_rate_is_given_once(rates: list[float], base: Bases, reviews: Files, tmp_path: Path) -> None:
+    """Of --lr 0.01 and train.lr=0.5 one would count for nothing, without a word."""
+    options: dict[str, Any] = {"train": reviews[0], "dev": reviews[1], "out": tmp_path / "x", "quiet": True}
+    for settings in ({"train.lr": 0.5}, {"train": {"lr": 0.5}}):
+        with pytest.raises(UserError, match=r"train\.lr is both varied and set"):
+            etude.finetune(base("static"), "classify", lr=rates, settings=settings, **options)
+    assert not (tmp_path / "x").exists()
 
 
 def test_dev_is_needed(base: Bases, reviews: Files, tmp_path: Path) -> None:

@@ -77,9 +77,7 @@ def search(
         "vary": {key: list(values) for key, values in (vary or {}).items()},
         "seeds": seeds,
     }
-    twice = [key for key in request["vary"] if key in request["overrides"]]
-    if twice:
-        raise UserError(f"{twice[0]} is both varied and set: give it once.")
+    refuse_set_twice(request["vary"], request["overrides"])
     _check_trials(request)
     staging = out.with_name(f".{out.name}.creating-{os.getpid()}")
     shutil.rmtree(staging, ignore_errors=True)
@@ -94,6 +92,13 @@ def search(
         if not any((out / FOLDER).glob("*/recipe.yaml")):  # nothing has begun: the same folder may be named again
             shutil.rmtree(out)
         raise
+
+
+def refuse_set_twice(varied: Collection[str], overrides: Overrides) -> None:
+    """Raise UserError where a setting is varied and set: one of the two would count for nothing."""
+    names = {".".join(path) for path, _ in leaves(parse_overrides(overrides).values)}
+    if twice := [name for name in varied if name in names]:
+        raise UserError(f"{twice[0]} is both varied and set: give it once.")
 
 
 def _check_trials(request: dict[str, Any]) -> None:

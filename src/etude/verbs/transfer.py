@@ -78,6 +78,7 @@ def finetune(
             skip_bad=skip_bad, quiet=quiet,
         )  # fmt: skip
     else:
+        search.refuse_set_twice(varied, overrides)
         overrides |= {key: values[0] for key, values in varied.items()}
         tuned = single.finetune(
             run, task, train, out, dev=dev, columns=named, overrides=overrides, skip_bad=skip_bad, quiet=quiet
