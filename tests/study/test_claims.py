@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from etude.study import planner
 from etude.study.claims import explain_untested, judge_claims, leaves_majority
+from etude.study.execute import OUTCOME
 from etude.study.leaderboard import format_cost, render_leaderboard_html, render_markdown
 from etude.study.references import Progress
 from etude.study.runner import Report
 from etude.study.settings import Study
 from etude.study.study_outcomes import StudyOutcomes
 from etude.study.uncertainty import detectable_difference
+from etude.tasks.outcomes import mean_outcome
 from tests.study.tiny_study import tiny
 
 YOUNG = Progress(4.0, 3.0, "bigram", "nats a token")
@@ -99,6 +103,27 @@ def test_the_first_planned_look_that_settles_a_claim_counts(report: Report) -> N
     outcomes.plan.study, outcomes.rule = study, study.rule
     whole = judge_claims(outcomes)[0]
     assert whole["verdict"] == "not settled" and whole["pretrainings"] == 4
+
+
+def test_a_look_keeps_the_settings_that_it_chose(tmp_path: Path) -> None:
+    """Settings are chosen on dev: those that later seeds prefer must not change what an earlier look has settled."""
+    changes = {"rule.looks": [2, 4], "seeds.pretrain": 4, "seeds.transfer": 1, "tune": {"train.lr": [1e-3, 1e-4]}}
+    plan = planner.make_plan(tiny(**changes), tmp_path, device="cpu", dry=True)
+    rng = np.random.default_rng(0)
+    for (row, _, number, (seed, _)), key in plan.trials.items():
+        if row not in ("bert", "gpt"):
+            continue
+        dev = 0.8 if number == (seed >= 2) else 0.5 + 0.1 * number  # the first is the best of two seeds, not of four
+        share = 0.9 if (row, number) == ("bert", 0) else 0.5
+        outcome = mean_outcome((rng.random(2000) < share).astype(float).tolist())
+        folder = plan.store.work_folder(key)
+        folder.mkdir(parents=True, exist_ok=True)
+        outcome.save(folder / OUTCOME)
+        plan.store.finish(key, {"seconds": 1.0, "how": "mean", "value": float(outcome.score()), "dev": dev})
+    outcomes = StudyOutcomes(plan, {})
+    assert outcomes.chosen["bert", "topic@16"] == 1, "by all four"
+    first = judge_claims(outcomes)[0]
+    assert first["verdict"] == "holds" and first["pretrainings"] == 2 and first["mean"] > 0.3
 
 
 def test_what_has_not_run_yet_did_not_cost_nothing() -> None:

@@ -60,11 +60,12 @@ def judge_claims(outcomes: StudyOutcomes) -> list[dict[str, Any]]:
 def _judge_at(outcomes: StudyOutcomes, look: int) -> list[Judgement | None]:
     """Judge every claim on the first `look` pre-training seeds; None where a side has no scores."""
     study, rows = outcomes.plan.study, largest_budget_rows(outcomes.plan)
+    earlier = outcomes.at_look(look)
     differences: list[Difference | None] = []
     for claim in study.claims:
         left, right = rows.get(claim.better, claim.better), rows.get(claim.than, claim.than)
-        has_both = outcomes.has_scores(left, claim.on) and outcomes.has_scores(right, claim.on)
-        differences.append(outcomes.difference(left, right, claim.on, claim.margin, look) if has_both else None)
+        has_both = all(each.has_scores(row, claim.on) for each in (outcomes, earlier) for row in (left, right))
+        differences.append(earlier.difference(left, right, claim.on, claim.margin, look) if has_both else None)
     # a claim whose cells are not done counts as undecided: the family is the one that was registered
     corrected = holm_adjust([1.0 if difference is None else difference.p for difference in differences])
     judged: list[Judgement | None] = []

@@ -19,8 +19,10 @@ from etude.study.uncertainty import Estimate, estimate_mean, pseudo_values
 class StudyOutcomes:
     """Outcomes of the finished cells of a plan, by seed and by example."""
 
-    def __init__(self, plan: Plan, errors: Mapping[str, str]) -> None:
+    def __init__(self, plan: Plan, errors: Mapping[str, str], look: int | None = None) -> None:
+        """`look`: as if there were so many pre-training seeds, the first of them."""
         self.plan, self.errors, self.rule = plan, errors, plan.study.rule
+        self.units = [unit for unit in sorted(plan.units) if look is None or unit[0] < look]
         self.chosen: dict[tuple[str, str], int] = {}  # the tuned settings that were best on dev
         self.scores: dict[tuple[str, str], np.ndarray] = {}  # (pre-training seeds, transfer seeds)
         self.examples: dict[tuple[str, str], np.ndarray] = {}  # (seeds, examples) pseudo-values
@@ -49,7 +51,7 @@ class StudyOutcomes:
             return  # its settings are not chosen yet: cells of others may lie there from a study without trials
         candidates, is_pending = [], False
         for number in range(len(plan.tune_grid(row))):
-            keys = [plan.trials[row.name, column.name, number, unit] for unit in plan.units]
+            keys = [plan.trials[row.name, column.name, number, unit] for unit in self.units]
             if all(store.state(key) == "done" for key in keys):
                 candidates.append((fmean(store.result(key)["dev"] for key in keys), -number))
             elif not any(key in self.errors or store.state(key) == "failed" for key in keys):
@@ -59,9 +61,9 @@ class StudyOutcomes:
             return
         number = -max(candidates)[1]
         self.chosen[row.name, column.name] = number
-        keys = [plan.trials[row.name, column.name, number, unit] for unit in sorted(plan.units)]
+        keys = [plan.trials[row.name, column.name, number, unit] for unit in self.units]
         outcomes = {key: load_outcome(store, key) for key in keys}
-        shape = (plan.study.seeds.pretrain, plan.study.seeds.transfer)
+        shape = (len(self.units) // plan.study.seeds.transfer, plan.study.seeds.transfer)
         self.scores[row.name, column.name] = np.array([float(outcomes[key].score()) for key in keys]).reshape(shape)
         values = {key: pseudo_values(outcome) for key, outcome in outcomes.items()}
         table = np.stack([values[key] for key in keys]).reshape(*shape, -1)
@@ -72,11 +74,20 @@ class StudyOutcomes:
         plan, store = self.plan, self.plan.store
         listed: list[list[float]] = []
         for number in range(len(plan.tune_grid(row))):
-            keys = [plan.trials[row.name, column.name, number, unit] for unit in sorted(plan.units)]
+            keys = [plan.trials[row.name, column.name, number, unit] for unit in self.units]
             listed.append([float(load_outcome(store, key).score()) for key in keys if store.state(key) == "done"])
         scores = max(listed, key=len)
         if scores:
             self.partial[row.name, column.name] = scores
+
+    def at_look(self, look: int) -> StudyOutcomes:
+        """The outcomes as they were at a planned look: settings are chosen on dev by the seeds that there were.
+
+        Chosen by later seeds too, they could change the verdict that the look gave.
+        """
+        is_chosen = any(len(self.plan.tune_grid(row)) > 1 for row in self.plan.rows)
+        is_early = look < self.plan.study.seeds.pretrain
+        return StudyOutcomes(self.plan, self.errors, look) if is_chosen and is_early else self
 
     # --- scores of a row on a column, a task, or all of them ----------------------------------------
 
