@@ -13,6 +13,7 @@ from etude.study import planner
 from etude.study.power import claim_level, describe_power, measure_spread, plan_power
 from etude.study.runner import Report
 from etude.study.settings import Study
+from etude.study.uncertainty import detectable_difference
 from tests.study.tiny_study import tiny
 
 
@@ -27,6 +28,16 @@ def test_a_guess_is_said_to_be_one(tmp_path: Path) -> None:
     assert claim_level(plan) == pytest.approx(1 - 0.05 / 2), "two claims"
     lower = planner.make_plan(tiny(**{"seeds.pretrain": 3, "rule.deviation": 0.01}), tmp_path, dry=True)
     assert plan_power(lower)[0].by_seeds[3] < mean.by_seeds[3]
+
+
+def test_a_planned_look_has_its_own_part_of_the_error(tmp_path: Path) -> None:
+    """By the seeds that are new to it: two at the first look, one at the second."""
+    plan = planner.make_plan(tiny(**{"seeds.pretrain": 2, "rule.looks": [2, 3]}), tmp_path, dry=True)
+    assert [claim_level(plan, seeds) for seeds in (2, 3)] == pytest.approx([1 - 0.05 * 2 / 3 / 2, 1 - 0.05 / 3 / 2])
+    power = plan_power(plan)[0]
+    assert list(power.by_seeds) == [2, 3], "no look is planned at five or ten"
+    variances = 2 * power.spread.deviation**2 / 3, power.examples
+    assert power.by_seeds[3] == pytest.approx(detectable_difference(*variances, 3, claim_level(plan, 3)))
 
 
 def test_one_seed_settles_nothing(report: Report, study: Study) -> None:

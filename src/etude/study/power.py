@@ -64,9 +64,10 @@ def _compute(plan: Plan, on: str) -> Detectable:
         weight = sum(column.task == task for column in columns) / len(columns)
         size = max(2, _count_lines(plan, task))
         examples += weight**2 * (DISAGREEMENT / size if variance is None else variance)
-    counts = sorted({plan.study.seeds.pretrain, *MORE_SEEDS})
+    looks = plan.study.rule.looks  # claims are judged at these alone, and each spends its own part of the error
+    counts = looks or sorted({plan.study.seeds.pretrain, *MORE_SEEDS})
     by_seeds = {
-        count: detectable_difference(2 * spread.deviation**2 / count, examples, count, claim_level(plan))
+        count: detectable_difference(2 * spread.deviation**2 / count, examples, count, claim_level(plan, count))
         for count in counts
         if count >= plan.study.seeds.pretrain
     }
