@@ -77,6 +77,7 @@ def test_a_recipe_is_typed() -> None:
         ("length: 16", "length: 64", ["mine.yaml, line 11", "line 8", "more than model.context=32"]),
         ("length: 16", "length: 16\n  row_tokens: 24", ["mine.yaml, line 12", "not a multiple"]),
         ("steps: 4", "steps: 4\n  batch_tokens: 64", ["mine.yaml, line 14", "less than one row of 128"]),
+        ("steps: 4", "steps: 4\n  micro_tokens: 64", ["mine.yaml, line 14", "train.micro_tokens to at least 128"]),
         ("length: 16", "length: 16\n  sentence: next", ["line 12", "model.pooler=true"]),
         ("width: 16", "width: 16\n  vocab: 6", ["line 7", "6 special ones"]),
         ("width: 16", "width: 16\n  activation: gleu", ["line 7", "'model.activation' cannot be \"gleu\"", "'gelu'"]),

@@ -210,7 +210,7 @@ class Recipe:
             with shapes_only(), explain_oversize(self.name):
                 objective = self.build_objective(self.build_model(), special)
             if objective.row_tokens is not None:
-                schedule.full_rows(self.train, objective.row_tokens)
+                schedule.micro_rows(self.train, objective.row_tokens)
         except UserError as error:
             raise UserError(self._placed(str(error))) from None
         row_sizes = {"length": objective.length, "row_tokens": objective.row_tokens}
