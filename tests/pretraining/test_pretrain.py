@@ -30,3 +30,13 @@ def test_a_batch_that_does_not_divide_leaves_no_folder(
             "bert-toy", prepared("wordpiece:600"), tmp_path / "run", overrides={"train.steps": 3}, quiet=True
         )
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("warmup", [0.1, 10_000])
+def test_a_warm_up_longer_than_the_run_is_told(
+    prepared: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, warmup: float
+) -> None:
+    """A published recipe with a short budget: the run would learn next to nothing without a word."""
+    changes = {"train.steps": 2, "train.warmup": warmup, "train.device": "cpu", "train.precision": "float32"}
+    module.pretrain("bert-toy", prepared("wordpiece:600"), tmp_path / "run", overrides=changes, quiet=True)
+    assert ("no shorter than the run (2 steps)" in caplog.text) == (warmup > 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,6 +48,8 @@ from etude.train.device import make_deterministic, resolve_device
 from etude.train.loop import Loop
 from etude.train.parallel import Ranks, connect
 from etude.train.progress import Progress
+
+log = logging.getLogger("etude")
 
 
 def pretrain(
@@ -145,6 +148,9 @@ def start_run(
         if uneven:  # before there is a folder: torchrun ends the first process before it could remove it
             raise UserError(uneven)
         recipe = fix_budget(recipe, corpus, learner[1], device, ranks)
+        warmup_problem = schedule.check_warmup(recipe.train, recipe.train.steps or 1)
+        if warmup_problem and ranks.is_first:
+            log.warning("%s.", warmup_problem)
         run = _create(Path(out), recipe, corpus, files, ranks)
         with discard_untrained(run, ranks), lock_run(run, ranks):
             return _train(run, corpus, learner, deferred, device, ranks, quiet, deadline, shorten)
