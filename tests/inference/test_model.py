@@ -19,6 +19,7 @@ from etude.inference.model import LoadedModel
 from etude.models import recurrent, static
 from etude.nn.packed import pack
 from etude.objectives import bilm, skipgram
+from tests.half_precision import may_lack_bf16
 from tests.tiny_models import TEXTS, decoder, encoder, finished_run, saved_run, started_run, tokenizer
 
 WORDS = ["the cat sat", "고양이가 문으로 달렸다!", "ran", "the dog ran to the door, and the cat too"]
@@ -260,6 +261,7 @@ def test_a_run_its_checkpoint_and_its_published_form_are_one_model(name: str, sp
 
 
 @pytest.mark.parametrize(("name", "spec"), SYSTEMS)
+@may_lack_bf16
 def test_half_precision_is_the_same_model_roughly(name: str, spec: str, tmp_path: Path) -> None:
     run = finished_run(tmp_path / "run", name, spec).folder
     whole, half = etude.load(run), etude.load(run, dtype="bfloat16")

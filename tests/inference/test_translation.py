@@ -21,6 +21,7 @@ from etude.nn.packed import pack
 from etude.objectives import translate as objective_kind
 from etude.tasks.translate import decoding
 from etude.world import World
+from tests.half_precision import may_lack_bf16
 from tests.objectives.small_corpus import tokenizer
 
 VOCAB, CONTEXT, END, START, PAD = 9, 5, 5, 2, 0
@@ -153,6 +154,7 @@ def test_lines_are_translated_in_order_from_the_command_line(run: Path, tmp_path
     assert scores == sorted(scores, reverse=True)
 
 
+@may_lack_bf16
 def test_half_precision_translates(run: Path, tmp_path: Path) -> None:
     lines = [pair[0] for pair in World(0).pairs(4)]
     (tmp_path / "in.txt").write_text("\n".join(lines) + "\n")

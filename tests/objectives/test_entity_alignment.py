@@ -19,6 +19,7 @@ from etude.objectives.base import IGNORE, rows_of
 from etude.objectives.entity_alignment import EntityAlignment, EntityBatch
 from etude.text.corpus.corpus import Corpus
 from etude.text.corpus.entities import mention_entities
+from tests.half_precision import may_lack_bf16
 from tests.objectives.small_corpus import SPECIAL, tokenizer
 
 VOCAB, ENTITIES, GRAPH = 200, 30, "f" * 64
@@ -283,6 +284,7 @@ def check_gradients(ours: dict[str, torch.Tensor], expected: dict[str, torch.Ten
         assert 0.9 < ratio < 1.1, f"{name}: {ratio:.3f} of the norm"
 
 
+@may_lack_bf16
 def test_half_precision_gives_the_gradients_of_float32() -> None:
     check_gradients(compute_gradients("cpu", True), compute_gradients("cpu", False))
 

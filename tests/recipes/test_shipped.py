@@ -15,6 +15,7 @@ from etude.text.tokenizer.special_tokens import Specials
 from etude.text.tokenizer.training import parse_spec
 from etude.train import schedule
 from etude.train.loop import Loop
+from tests.half_precision import may_lack_bf16
 
 # Parameters of the model without heads. BERT, ALBERT: with pooler, as the released checkpoints; ELECTRA: the
 # discriminator; the modern encoder: ModernBERT-base; GPT: as published, where a table of three digits is all there is,
@@ -124,6 +125,7 @@ def test_a_shipped_recipe_is_complete_and_reads_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", shipped_recipes())
+@may_lack_bf16
 def test_a_shipped_recipe_trains_two_steps_at_toy_size(name: str, tmp_path: Path) -> None:
     recipe = shrunk(name)
     corpus = synthetic_graph() if recipe.reads_graph else synthetic_corpus(2_000, 400 - SPECIAL, recipe.reads_entities)

@@ -12,6 +12,7 @@ from etude.nn.losses import linear_cross_entropy
 from etude.nn.packed import pack
 from etude.train import memory, optim, peak
 from etude.train.settings import Settings
+from tests.half_precision import may_lack_bf16
 
 
 def test_the_peak_is_measured_fast_kept_and_near_the_truth():
@@ -45,6 +46,7 @@ def test_waiting_threads_of_a_busy_cpu_are_not_the_peak(monkeypatch):
     assert 50e9 / 4 < measured <= 50e9 and now[0] < 1.5
 
 
+@may_lack_bf16
 def test_bf16_is_chosen_only_where_it_is_faster():
     chosen = peak.is_bf16_faster_on_cpu()
     slow = min(peak._time_layer(64, bf16=True) for _ in range(3)) > 5 * min(
@@ -98,6 +100,7 @@ def test_weights_and_optimiser_state_are_exact(kind):
         ({"norm": "post", "dropout": 0.1, "attention_dropout": 0.1}, "bf16"),
     ],
 )
+@may_lack_bf16
 def test_activations_are_what_autograd_keeps(values, precision):
     settings = tiny(**values)
     model = transformer.build(settings).train()

@@ -27,6 +27,7 @@ from etude.train import recorded_step
 from etude.train.loop import Loop
 from etude.train.recorded_step import StepRecorder, Sums
 from etude.train.static_batch import NotRecordable, allocate_batch, copy_batch, hide_host_values, signature
+from tests.half_precision import may_lack_bf16
 
 TINY = {
     "bert-toy": {"model.layers": 1, "model.width": 32, "model.heads": 2, "model.context": 32},
@@ -118,6 +119,7 @@ def lines(loop: Loop) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("name", "optimizer"), [("bert-toy", "adam"), ("electra-toy", "adam"), ("gpt2-toy", "adamw"), ("gpt2-toy", "muon")]
 )
+@may_lack_bf16
 def test_steps_from_static_memory_are_the_ordinary_ones(tmp_path: Path, name: str, optimizer: str) -> None:
     ordinary = build(tmp_path / "a", name, recorded=False, train__optimizer=optimizer)
     recorded = build(tmp_path / "b", name, recorded=True, train__optimizer=optimizer)
