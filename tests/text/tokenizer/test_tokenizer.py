@@ -323,7 +323,7 @@ def test_published_vocabularies_encode_as_their_makers_do(published: Path) -> No
 @example(texts=["DON'T! I'M; we'Ve, it's O'Neil's"])  # lower case comes before the cut behind 't
 @settings(max_examples=40, deadline=None)
 def test_remembered_words_give_the_librarys_ids(spec: str, texts: list[str]) -> None:
-    _same_as_library(trained(spec) if spec in SPECS else _trained.setdefault(spec, Tokenizer.train(spec, TEXTS)), texts)
+    _same_as_library(trained(spec), texts)
 
 
 def _encode(encoder: BatchEncoder, texts: list[str]) -> EncodedBatch:
@@ -402,7 +402,7 @@ def test_every_common_character_is_cut_as_the_library_cuts_it(spec: str) -> None
 @example(pieces=["x'r", "e", "'", "s"])
 @settings(max_examples=80, deadline=None)
 def test_pieces_are_cut_as_one_by_one(spec: str, pieces: list[str]) -> None:
-    tokenizer = trained(spec) if spec in SPECS else _trained.setdefault(spec, Tokenizer.train(spec, TEXTS))
+    tokenizer = trained(spec)
     pre_tokenizer = pre_tokenization.build_pre_tokenizer(tokenizer)
     assert pre_tokenizer is not None
     words, counts, is_common = pre_tokenizer.split_pieces(SpanList.join([piece.encode() for piece in pieces]))

@@ -15,6 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -188,8 +189,9 @@ def _cut_contractions(encoded: bytes, is_first: np.ndarray, is_start: np.ndarray
         is_start[behind[behind < len(is_first)]] = True
 
 
+@cache  # looking at every code point takes ten times as long as the rest of an encoder
 def _list_kinds(letters: str, has_numbers: bool) -> np.ndarray:
-    """Return the kind of each code point below U+10000, and UNCOMMON for all above."""
+    """Return the kind of each code point below U+10000, and UNCOMMON for all above, read-only."""
     kinds = np.full(0x10001, UNCOMMON, np.uint8)
     everything = "".join(map(chr, range(0x10000)))
     for kind, members in (
@@ -197,6 +199,7 @@ def _list_kinds(letters: str, has_numbers: bool) -> np.ndarray:
         (BREAK, "\n"),
     ):  # fmt: skip
         kinds[[ord(letter) for letter in re.findall(f"[{members}]", everything)]] = kind
+    kinds.flags.writeable = False
     return kinds
 
 
