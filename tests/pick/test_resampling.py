@@ -28,6 +28,15 @@ def test_parts_give_the_scores_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_allclose(draw_scores(outcome, np.random.default_rng(1), 50), whole)
 
 
+@pytest.mark.parametrize("count", [1, 7, 40])
+def test_draws_are_those_of_one_resample_after_the_other(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a pick of the same seed stays the same however many are drawn at once."""
+    monkeypatch.setattr(resampling, "DRAWN_AT_ONCE", 100)  # of 40 examples two at once, and one at the end
+    drawn, alone = draw_resamples(np.random.default_rng(1), count, 51), np.random.default_rng(1)
+    for resample in drawn:
+        np.testing.assert_array_equal(resample, np.bincount(alone.integers(count, size=count), minlength=count))
+
+
 def test_answers_to_one_example_go_together() -> None:
     outcome, members = make_outcome(6), np.array([0, 1, 2, 0, 1, 2])
     resamples = draw_resamples(np.random.default_rng(1), 3, 20)

@@ -7,13 +7,17 @@ import numpy as np
 from etude.tasks.outcomes import Outcome
 
 PART = 2**22  # weights that are held at once: 32 MB
+DRAWN_AT_ONCE = 2**16  # numbers of examples: one resample at a time took longest in a pick of a few hundred labels
 
 
 def draw_resamples(rng: np.random.Generator, count: int, draws: int) -> np.ndarray:
     """(draws, count) uint16: how often each resample holds each example."""
     resamples = np.empty((draws, count), np.uint16)
-    for resample in resamples:
-        resample[:] = np.bincount(rng.integers(count, size=count), minlength=count)
+    step = max(1, DRAWN_AT_ONCE // count)
+    for start in range(0, draws, step):
+        part = resamples[start : start + step]
+        cells = rng.integers(count, size=part.shape) + count * np.arange(len(part))[:, None]  # one bin an example
+        part[:] = np.bincount(cells.ravel(), minlength=part.size).reshape(part.shape)
     return resamples
 
 
