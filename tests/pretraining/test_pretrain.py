@@ -14,8 +14,20 @@ from etude.pretraining import pretrain as module
 from etude.train.parallel import Ranks
 
 
-def test_a_batch_that_does_not_divide_leaves_no_folder(
-    prepared: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("recipe", "tokenizer", "message"),
+    [
+        ("bert-toy", "wordpiece:600", r"4 rows cannot be divided among 3 processes\. Set train\.batch_tokens=768\."),
+        ("skipgram-toy", "word:600", r"skipgram-toy updates its vectors in place.*without torchrun\."),
+    ],
+)
+def test_what_these_processes_cannot_do_leaves_no_folder(
+    prepared: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recipe: str,
+    tokenizer: str,
+    message: str,
 ) -> None:
     """Whoever takes the advice of the message names the same folder again."""
 
@@ -25,10 +37,8 @@ def test_a_batch_that_does_not_divide_leaves_no_folder(
 
     monkeypatch.setattr(module, "connect", three_processes)
     monkeypatch.setattr(module, "_create", lambda *_: pytest.fail("a folder was made"))
-    with pytest.raises(UserError, match=r"4 rows cannot be divided among 3 processes\. Set train\.batch_tokens=768\."):
-        module.pretrain(
-            "bert-toy", prepared("wordpiece:600"), tmp_path / "run", overrides={"train.steps": 3}, quiet=True
-        )
+    with pytest.raises(UserError, match=message):
+        module.pretrain(recipe, prepared(tokenizer), tmp_path / "run", overrides={"train.steps": 3}, quiet=True)
     assert not list(tmp_path.iterdir())
 
 

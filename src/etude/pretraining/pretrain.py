@@ -120,9 +120,13 @@ def _continue(
     return start_run(recipe, corpus, out, build, quiet, deadline, shorten)
 
 
-def _find_uneven_batch(recipe: Recipe, objective: PretrainingObjective, ranks: Ranks) -> str | None:
-    """Say what does not divide among the ranks; None where all does, or where only the rows know their length."""
-    if ranks.size == 1 or objective.row_tokens is None:
+def _find_obstacle(recipe: Recipe, objective: PretrainingObjective, ranks: Ranks) -> str | None:
+    """Say why these processes cannot train together; None where they can, or where only the rows know."""
+    if ranks.size == 1:
+        return None
+    if objective.updates_itself:
+        return f"{recipe.name} updates its vectors in place, one after another: start it without torchrun."
+    if objective.row_tokens is None:
         return None
     return schedule.find_uneven_batch(recipe.train, objective.row_tokens, ranks.size)
 
@@ -144,9 +148,9 @@ def start_run(
     device = resolve_device(recipe.train.device)
     with connect(device.type == "cuda", alone=recipe.train.parallel in ("fsdp", "hybrid")) as ranks:
         (learner, files), deferred = build_or_defer(build, lambda built: built[0], recipe.train, ranks, is_deferrable)
-        uneven = _find_uneven_batch(recipe, learner[1], ranks)
-        if uneven:  # before there is a folder: torchrun ends the first process before it could remove it
-            raise UserError(uneven)
+        obstacle = _find_obstacle(recipe, learner[1], ranks)
+        if obstacle:  # before there is a folder: torchrun ends the first process before it could remove it
+            raise UserError(obstacle)
         recipe = fix_budget(recipe, corpus, learner[1], device, ranks)
         warmup_problem = schedule.check_warmup(recipe.train, recipe.train.steps or 1)
         if warmup_problem and ranks.is_first:
