@@ -47,6 +47,14 @@ def test_every_objective_is_looked_at() -> None:
     assert set(RECIPES) == set(list_kinds("objectives"))
 
 
+def test_a_random_token_that_the_tokenizer_lacks_is_shown_by_its_number() -> None:
+    """model.vocab may be larger than the tokenizer, and what replaces a token is any of it."""
+    batch = built("bert-toy", **{"model.vocab": 9_999, "objective.mask_share": 0.0, "objective.random_share": 1.0})
+    text = "\n".join(line.plain for line in format_view(batch.view, batch.names, width=80, tokens=300))
+    shown = [token.token for sequence in batch.view.sequences for token in sequence.tokens if token.token >= 394]
+    assert shown and f"#{shown[0]}" in text
+
+
 @pytest.mark.parametrize("kind", RECIPES)
 def test_every_objective_says_what_it_asks(kind: str) -> None:
     batch = built(RECIPES[kind], sequences=2)

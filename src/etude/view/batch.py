@@ -38,6 +38,8 @@ def name_tokens(tokenizer: Tokenizer, entities: Sequence[str] | None = None) -> 
     letters = _byte_letters() if tokenizer.kind == "bytebpe" else None
 
     def name(token: int) -> str:
+        if token >= tokenizer.vocab:  # model.vocab may be larger, and random tokens are any of it
+            return f"#{token}"
         text = tokenizer.token(token)
         if letters is None or token in special or any(letter not in letters for letter in text):
             return text.replace(" ", SPACE)
