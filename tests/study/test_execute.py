@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from etude.study.cell_archive import export_cells, import_cells
 from etude.study.cells import Cell, CellStore
-from etude.study.execute import load_outcome, run_cell
+from etude.study.execute import OUTCOME, load_outcome, run_cell
+from etude.tasks.outcomes import mean_outcome
+from etude.train import checkpoint
 
 
 def test_queries_without_a_relevant_candidate_are_not_counted(tmp_path: Path) -> None:
@@ -23,6 +27,25 @@ def test_queries_without_a_relevant_candidate_are_not_counted(tmp_path: Path) ->
     archive = tmp_path / "cells.zip"
     export_cells(store, archive, tmp_path)
     assert import_cells(CellStore(tmp_path / "others"), archive, tmp_path).added == 1
+
+
+def test_a_cell_is_on_disk_before_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut behind the rename must not leave a result without its outcome, nor an archive half written."""
+    flushed: list[str] = []
+    monkeypatch.setattr(checkpoint, "flush", lambda path: flushed.append(path.name))
+    for name, store in (("finish", CellStore(tmp_path / "cells")), ("import", CellStore(tmp_path / "others"))):
+        flushed.clear()
+        if name == "finish":
+            with store.lock("0" * 32) as work:
+                mean_outcome([1.0, 0.0]).save(work / OUTCOME)
+                cost = dict.fromkeys(("step", "tokens", "flops", "seconds"), 1.0)
+                score = {"kind": "majority", "how": "mean", "value": 0.5, "dev": 0.5, "examples": 2}
+                store.finish("0" * 32, {**cost, **score})
+            export_cells(store, tmp_path / "cells.zip", tmp_path)
+            assert any("cells.zip" in path for path in flushed)
+        else:
+            import_cells(store, tmp_path / "cells.zip", tmp_path)
+        assert {OUTCOME, "result.json"} <= set(flushed), name
 
 
 def test_answers_that_cannot_be_scored_fail_the_cell(tmp_path: Path) -> None:

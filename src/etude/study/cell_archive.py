@@ -26,7 +26,7 @@ from typing import Any, get_args
 import numpy as np
 
 from etude.errors import UserError
-from etude.study.cells import ERROR, RESULT, SCORED, CellStore, Kind
+from etude.study.cells import ERROR, RESULT, SCORED, CellStore, Kind, flush_files
 from etude.study.execute import OUTCOME
 from etude.study.folder_checksums import write_cell_checksums
 from etude.tasks.outcomes import STATISTICS
@@ -75,6 +75,7 @@ def export_cells(store: CellStore, path: Path, study_folder: Path) -> int:
                 archive.writestr(name, content)
             archive.comment = b"0" * HASH_BYTES  # the last bytes of the file
         sign_archive(temporary)
+        checkpoint.flush(temporary)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -154,7 +155,7 @@ def _place_cell(store: CellStore, key: str, files: dict[str, bytes]) -> None:
     for name, content in files.items():
         (aside / name).write_bytes(content)
     write_cell_checksums(aside)
-    checkpoint.flush(aside)
+    flush_files(aside)
     shutil.rmtree(target, ignore_errors=True)
     os.rename(aside, target)
     if target == store.result_folder(key):

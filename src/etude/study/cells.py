@@ -87,6 +87,14 @@ class Cell:
         return cls(**json.loads(text))
 
 
+def flush_files(folder: Path) -> None:
+    """Force the files that lie directly in a cell to disk; its run has done so for its own."""
+    for path in folder.iterdir():
+        if path.is_file():
+            checkpoint.flush(path)
+    checkpoint.flush(folder)
+
+
 @dataclass(frozen=True)
 class CellStore:
     folder: Path
@@ -153,7 +161,7 @@ class CellStore:
         work, target = self.work_folder(key), self.result_folder(key)
         checkpoint.write_text(work / RESULT, json.dumps(result, indent=1, ensure_ascii=False))
         write_cell_checksums(work)
-        checkpoint.flush(work)
+        flush_files(work)
         shutil.rmtree(target, ignore_errors=True)
         os.rename(work, target)
         checkpoint.flush(self.folder)
