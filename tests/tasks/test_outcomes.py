@@ -114,6 +114,19 @@ def test_the_majority() -> None:
     assert span.majority(rated, rated) == [{"answer": ""}] * 2
 
 
+def test_the_majority_of_candidates_is_no_worse_than_chance() -> None:
+    """All scores equal put the relevant candidate last: a model of pure noise would surely be above that."""
+    draw = np.random.default_rng(0)
+    items = [Query("q", ("a", "b", "c"), tuple(np.eye(3, dtype=bool)[draw.integers(3)].tolist())) for _ in range(600)]
+    train, test = examples(items[:300]), examples(items[300:])
+    scoring = rank.scoring(rank.Settings(), {})
+    chance = (1 + 1 / 2 + 1 / 3) / 3
+    assert float(scoring.outcome(test, rank.majority(train, test)).score()) == pytest.approx(chance, abs=0.05)
+    second = examples([Query("q", ("a", "b", "c"), (False, True, False))] * 4)
+    longer = examples([Query("q", ("a", "b", "c", "d"), (False, True, False, False))])
+    assert rank.majority(second, longer) == [{"scores": [-1.0, 0.0, -2.0, -3.0]}], "where there was nothing, the first"
+
+
 def test_a_label_nobody_learnt_and_a_score_that_is_no_sum() -> None:
     items = examples([LabelledText(("x",), "z")])
     with pytest.raises(UserError, match="'z' is not among those"):
