@@ -81,3 +81,36 @@ def test_pseudo_words_of_different_tokenizers_are_refused(tmp_path: Path) -> Non
     study = tiny(tasks={"senses": task}, claims=[], **changes)
     with pytest.raises(UserError, match=r"contenders\.gpt: pseudo-words .* tokenizer word:200 has others"):
         prepare_labels(study, "senses", TextSource(study.text, tmp_path), "word:100")
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [({"text": "", "label": "a"}, "the text in the column 'text' is empty"), ({"text": "x"}, "no column 'label'")],
+)
+@pytest.mark.parametrize("part", ["train", "dev", "test"])
+def test_a_bad_example_is_found_before_anything_runs(
+    part: str, bad: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    """A cell would find it after its pre-training, and name a line of the study's own copy."""
+    good = [{"text": f"text {number}", "label": "ab"[number % 2]} for number in range(40)]
+    for name in ("train", "dev", "test"):
+        records = [*good, bad, *good] if name == part else good
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    paths = {name: str(tmp_path / f"{name}.jsonl") for name in ("train", "dev", "test")}
+    study = tiny(tasks={"topic": {"kind": "classify", **paths}}, claims=[])
+    with pytest.raises(UserError, match=rf"{part}\.jsonl:41: .*{message}") as refused:
+        prepare_labels(study, "topic", TextSource(study.text, tmp_path), "word:100")
+    assert "--skip-bad" not in str(refused.value), "a study has no such option"
+
+
+@pytest.mark.parametrize("part", ["dev", "test"])
+def test_a_label_that_nobody_can_learn_is_found_before_anything_runs(part: str, tmp_path: Path) -> None:
+    good = [{"text": f"text {number}", "label": "ab"[number % 2]} for number in range(40)]
+    for name in ("train", "dev", "test"):
+        records = [*good, {"text": "odd", "label": "c"}] if name == part else good
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    paths = {name: str(tmp_path / f"{name}.jsonl") for name in ("train", "dev", "test")}
+    with pytest.raises(UserError, match=rf"{part}\.jsonl: the label 'c' of {part} is none of an example to learn from"):
+        split_files(Task(kind="classify", **paths), None)
+    size = {f"{part}_size": 40}
+    assert split_files(Task(kind="classify", **paths, **size), None)[part] == good, "what is not used is no matter"

@@ -24,6 +24,7 @@ from etude.runs.task_plan import task_module
 from etude.study.sections import Task
 from etude.study.settings import Study
 from etude.study.text_source import TextSource, make_sentence_pairs, open_world
+from etude.tasks import classify
 from etude.tasks.data import candidates
 from etude.train import checkpoint
 
@@ -244,7 +245,23 @@ def split_files(task: Task, data: Path | None) -> dict[str, list[Record]]:
     for name, part in (("train", train), ("dev", dev), ("test", test)):
         if not part:
             raise UserError(f"{task.train}: too few examples to part: nothing is left for {name}. Name a file for it.")
-    return {"train": train, "dev": _take(task, dev, task.dev_size), "test": _take(task, test, task.test_size)}
+    parts = {"train": train, "dev": _take(task, dev, task.dev_size), "test": _take(task, test, task.test_size)}
+    _refuse_unknown_labels(task, parts)
+    return parts
+
+
+def _refuse_unknown_labels(task: Task, parts: Parts) -> None:
+    """Raise UserError where dev or test has a label that nobody can learn: every cell would fail for it."""
+    if task_module(task.kind).strata is not classify.strata:  # tags and types are missed, and others are no classes
+        return
+    learnt = frozenset().union(*(_classes_of(task, record) for record in parts["train"]))
+    for part in ("dev", "test"):
+        unknown = frozenset().union(*(_classes_of(task, record) for record in parts[part])) - learnt
+        if unknown:
+            raise UserError(
+                f"{getattr(task, part) or task.train}: the label '{min(unknown)}' of {part} is none of an example to "
+                "learn from. Correct it, or take such examples out of the file."
+            )
 
 
 def _take(task: Task, records: list[Record], size: int | None) -> list[Record]:
@@ -270,10 +287,7 @@ def _keep_classes(task: Task, train: list[Record], held: list[Record]) -> tuple[
 
 def _classes_of(task: Task, record: Record) -> frozenset[str]:
     kind = task_module(task.kind)
-    try:
-        return kind.strata(kind.parse(record, task.columns, "", True))
-    except UserError:
-        return frozenset()  # a bad record, which its reader will name with its place
+    return kind.strata(kind.parse(record, task.columns, "", True))
 
 
 def resolve_path(name: str, data: Path | None) -> Path:
@@ -288,15 +302,23 @@ def resolve_path(name: str, data: Path | None) -> Path:
 
 
 def read_records(task: Task, path: Path) -> list[Record]:
-    """Read the records of a file, one an example: pairs of one query become one record of all its candidates."""
+    """Read the records of a file, one an example: pairs of one query become one record of all its candidates.
+
+    Raises UserError at the first that is bad, with its place.
+    """
     kind = task_module(task.kind)
     read = kind.records(path)
     if kind.parse is candidates.parse:  # else one query could be on two sides
         read = candidates.group_pairs(read, task.columns)
     records: list[Record] = []
-    for _, record in read:
-        if isinstance(record, UserError):
-            raise record
+    for where, record in read:
+        try:
+            if isinstance(record, UserError):
+                raise record
+            kind.parse(record, task.columns, where, True)
+        except UserError as problem:  # here: a cell would say so after its pre-training
+            advice = "Correct it, or take it out of the file; columns of other names go under `columns`."
+            raise UserError(problem.message, advice) from None
         records.append(dict(record))
     return records
 
