@@ -132,6 +132,8 @@ def test_what_cannot_be_shared_is_refused() -> None:
     assert loader(23, 4, **ramp).batch_rows(0) == 4
     with pytest.raises(UserError, match=r"Remove train\.batch_ramp"):
         loader(23, 4, ranks=2, **ramp)
+    with pytest.raises(UserError, match="fewer than the 30 lanes"):  # that a ramp comes to, thousands of steps later
+        loader(10, 4, shuffle=False, sizes=[4, 30])
 
 
 def test_split_keeps_whole_rows_in_order() -> None:

@@ -84,22 +84,21 @@ class Loader:
                 f"Choose train.batch_tokens (or batch_examples, batch_ramp) so that they always divide by {ranks}."
             )
         if not rows.shuffle:
-            self._fix_lanes(is_ramp=len(set(sizes or [])) > 1)
+            self._fix_lanes(set(sizes or [batch_rows(0)]))
 
-    def _fix_lanes(self, is_ramp: bool) -> None:
+    def _fix_lanes(self, sizes: set[int]) -> None:
         """Set the number of lanes of an objective that carries states from step to step."""
-        lanes = self.batch_rows(0)
-        if is_ramp and self.ranks > 1:  # each rank carries its share of the lanes, and would hand them on
+        if len(sizes) > 1 and self.ranks > 1:  # each rank carries its share of the lanes, and would hand them on
             raise UserError(
                 "This objective carries states in lanes, which several processes share: a batch ramp would move them "
                 "from one to another. Remove train.batch_ramp, or train in one process."
             )
-        if len(self.rows) < lanes:
+        if len(self.rows) < max(sizes):
             raise UserError(
-                f"The corpus gives {len(self.rows)} rows, fewer than the {lanes} lanes of a step. "
+                f"The corpus gives {len(self.rows)} rows, fewer than the {max(sizes)} lanes of a step. "
                 "Lower train.batch_tokens, or prepare more text."
             )
-        self.objective.set_lanes(lanes)
+        self.objective.set_lanes(self.batch_rows(0))
 
     def row_numbers(self, step: int) -> np.ndarray:
         """Return (R,) the row numbers of a step, in the order of its slots."""
