@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
 from etude.errors import UserError
-from etude.models import transformer
-from etude.objectives import causal
+from etude.models import recurrent, transformer
+from etude.objectives import bilm, causal
 from etude.objectives.base import Term
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -118,6 +119,26 @@ def test_out_of_memory_names_three_settings(tmp_path: Path, corpus: Corpus, erro
     run.objective.loss = full  # type: ignore[method-assign]
     with pytest.raises(UserError, match=r"train\.micro_tokens=128.*objective\.row_tokens=32"):
         run.run()
+
+
+def test_what_to_do_without_memory_is_what_the_objective_takes(tmp_path: Path, corpus: Corpus) -> None:
+    """A row of one sequence cannot be halved, and the rows of a biLM have no setting of that name."""
+    shape = recurrent.Settings(layers=1, width=8, cells=12, vocab=30)
+    model = recurrent.build(shape)
+    lanes = bilm.build(bilm.Settings(unroll=8), model, corpus.tokenizer.special)
+    gpt = transformer.build(transformer.Settings(layers=1, width=32, heads=2, context=16, vocab=30, direction="causal"))
+    joined = causal.build(causal.Settings(), gpt, corpus.tokenizer.special)
+    advice = {}
+    for name, trained, objective in (("bilm", model, lanes), ("causal", gpt, joined)):
+        train = Settings(steps=1, batch_tokens=64, precision="float32", workers=0)
+        (tmp_path / name).mkdir()
+        run = Loop(tmp_path / name, trained, objective, objective.rows(corpus, 0), train, total=1)
+        run.objective.loss = Mock(side_effect=MemoryError)  # type: ignore[method-assign]
+        with pytest.raises(UserError) as raised:
+            run.run()
+        advice[name] = str(raised.value)
+    assert "row_tokens" not in advice["bilm"]
+    assert "objective.length=8 objective.row_tokens=8" in advice["causal"]
 
 
 def test_another_runtime_error_is_not_mistaken_for_it(tmp_path: Path, corpus: Corpus) -> None:

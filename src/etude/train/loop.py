@@ -151,8 +151,14 @@ class Loop(Stepper):
         except (RuntimeError, MemoryError) as error:
             if not failures.is_memory_error(error):
                 raise
-            layers = self.model.layers or None
-            message = memory.suggest_settings(self.settings, self.rows.row_tokens, self.device.type, layers=layers)
+            message = memory.suggest_settings(
+                self.settings,
+                self.rows.row_tokens,
+                self.device.type,
+                layers=self.model.layers or None,
+                length=getattr(self.objective, "length", None),
+                has_row_setting=getattr(self.objective, "row_tokens", None) is not None,
+            )
             raise UserError(message) from error
 
     def advance(self, step: Step) -> None:

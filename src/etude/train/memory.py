@@ -170,11 +170,13 @@ def suggest_settings(
     device: str = "cpu",
     *,
     layers: int | None = None,
-    row_setting: str = "objective.row_tokens",
+    length: int | None = None,
+    has_row_setting: bool = True,
 ) -> str:
     """Write the message for when memory ran out: three settings to change, each with a value, the least harmful first.
 
-    `layers` of the model, where it has that setting; `row_setting`: the objective's setting for the length of a row.
+    `layers` of the model, where it has that setting; `length` of the objective's sequences, of which a row holds whole
+    ones; `has_row_setting`: whether objective.row_tokens is one of its settings.
     """
     changes: list[str] = []
     if row_tokens is None:
@@ -190,8 +192,8 @@ def suggest_settings(
             changes.append(f"train.micro_tokens={rows // 2 * row_tokens} (the result stays the same)")
     if device != "cpu" and resolve_precision(settings.precision, device) == "float32":
         changes.append("train.precision=bf16 (activations take half the memory)")
-    if row_tokens is not None and row_tokens > 1:
-        changes.append(f"{row_setting}={row_tokens // 2} (shorter rows, each still as long as the longest sequence)")
+    if row_tokens is not None and row_tokens > 1 and has_row_setting:
+        changes.append(_suggest_rows(row_tokens, length or 1))
     if row_tokens is None and (settings.batch_examples or 0) > 1:
         changes.append(f"train.batch_examples={(settings.batch_examples or 0) // 2}")
     if layers is not None and layers > 1:
@@ -201,6 +203,15 @@ def suggest_settings(
     changes += ["model.dropout=0 (no masks are saved)", "model.attention_dropout=0 (no attention weights are saved)"]
     where = "on the GPU" if device == "cuda" else "on this machine"
     return f"Memory ran out {where} ({current}). Set one of these, the first one first: {'; '.join(changes[:3])}."
+
+
+def _suggest_rows(row_tokens: int, length: int) -> str:
+    """Suggest rows of half the size in whole sequences; where a row is one sequence, shorter sequences."""
+    if row_tokens > length:
+        rows = max(1, row_tokens // 2 // length) * length
+        return f"objective.row_tokens={rows} (shorter rows, each still as long as the longest sequence)"
+    half = max(1, length // 2)
+    return f"objective.length={half} objective.row_tokens={half} (shorter sequences)"
 
 
 def bytes_in_use(device: torch.device | str) -> int | None:
