@@ -24,7 +24,7 @@ STUDIES = sorted((Path(__file__).resolve().parents[2] / "studies").glob("*.yaml"
 def test_the_grid(study: Study) -> None:
     assert [entry.name for entry in study.entries()] == ["bert", "gpt"]
     assert study.scored_tasks() == [("topic", 16)]
-    assert study.budget.kind == "flops" and study.budget.amounts == [1.2e9]
+    assert study.budget.kind == "flops" and study.budget.amounts == [4.6e8]
     assert study.controls() == {"no pre-training": "bert"}
     both = tiny(control={"of": "all"}, claims=[])
     assert both.controls() == {"no pre-training (bert)": "bert", "no pre-training (gpt)": "gpt"}
@@ -60,8 +60,8 @@ def test_a_section_for_a_gpu_takes_the_place_of_the_others() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("budget: {flops: 1.2e9}", "budgt: {flops: 1.2e9}", "line {}: 'budgt' is not a part of a study. Did you mean"),
-        ("flops: 1.2e9", "flops: 1.2e9, tokens: 3", "exactly one of flops, tokens and minutes"),
+        ("budget: {flops: 4.6e8}", "budgt: {flops: 4.6e8}", "line {}: 'budgt' is not a part of a study. Did you mean"),
+        ("flops: 4.6e8", "flops: 4.6e8, tokens: 3", "exactly one of flops, tokens and minutes"),
         ("kind: classify,", "kind: clasify,", "line {}: 'clasify' is not a kind of task. Did you mean 'classify'"),
         ("labels: [16],", "labls: [16],", "line {}: there is no setting 'tasks.topic.labls'"),
         ("world: topic", "world: topic, train: x.jsonl", "one of world, made and train"),
