@@ -187,6 +187,7 @@ def test_a_batch_ramp_reads_every_row_once(tmp_path: Path, corpus: Corpus) -> No
     seen = np.concatenate([run.loader.row_numbers(step) for step in range(200)])[:epoch]
     assert sorted(seen) == list(range(epoch))
     assert run.run().state.tokens == 64 * schedule.rows_before(run.settings, 64, 10)
+    assert run.progress.total_tokens == run.state.tokens  # the time left is that of steps that grow
 
 
 def test_a_bf16_product_before_it_changes_no_bit_of_a_float32_run(tmp_path: Path, corpus: Corpus) -> None:

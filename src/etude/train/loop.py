@@ -73,6 +73,8 @@ class Loop(Stepper):
             depth_of=depth_of,
             deferred=deferred,
         )
+        if settings.batch_ramp is not None and rows.row_tokens is not None:  # later steps take longer
+            self.progress.total_tokens = schedule.rows_before(settings, rows.row_tokens, total) * rows.row_tokens
         self.folder, self.selection_metric = folder, selection_metric
         self.valid_rows, self.tokens_per_byte = valid_rows, tokens_per_byte
         self.state = TrainState()
@@ -186,7 +188,7 @@ class Loop(Stepper):
         if state.step % self.settings.log_every == 0 or state.step == self.total:
             self._log_train(lr)
             if self.pace is not None:  # here, because the log has waited for the device
-                self.total = self.pace.limit_steps(state.step, time.monotonic())
+                self.total = self.progress.total = self.pace.limit_steps(state.step, time.monotonic())
         self.progress.update(state.step, state.tokens, state.flops, state.seconds)
 
     # --- evaluation ---------------------------------------------------------------------------------
