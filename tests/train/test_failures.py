@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from etude.train.failures import describe_memory_error, is_memory_error
+from etude.train.failures import describe_memory_error, find_first_nonfinite, is_memory_error
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,15 @@ from etude.train.failures import describe_memory_error, is_memory_error
 )
 def test_memory_that_runs_out(error: BaseException, words: str) -> None:
     assert is_memory_error(error) and describe_memory_error(error) == words
+
+
+def test_gradients_whose_squares_overflow_are_told_as_such() -> None:
+    """What training looks at is the norm of the gradients; the loss is a number here."""
+    learner = torch.nn.Linear(2, 1)
+
+    def replay() -> None:
+        (1e30 * learner(torch.ones(1, 2)).sum()).backward()
+
+    message = find_first_nonfinite(learner, replay)
+    assert learner.weight.grad is not None and learner.weight.grad.isfinite().all()
+    assert message.startswith("the norm of all gradients")

@@ -87,7 +87,7 @@ def find_first_nonfinite(learner: nn.Module, replay: Callable[[], object]) -> st
     ]
     if affected:
         return f"the gradient of {affected[-1]} (backward pass)"
-    return "the loss, although every tensor of it is finite when run again"
+    return "the norm of all gradients (each of them is finite: their squares are too large)"
 
 
 def nonfinite_error(tensor: str, step: int, lr: float) -> DivergenceError:
