@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from etude.study.cells import Cell, CellStore
 from etude.study.execute import CellResult
@@ -104,3 +107,20 @@ def test_a_result_from_elsewhere_is_kept_until_its_cell_begins_again(tmp_path: P
     assert executor.order == [] and store.result(base.key)["seconds"] == 7.0
     run_cells(store, [base, child], executor, lambda _: None)
     assert executor.order == ["base", "child"] and store.result(base.key)["seconds"] == 1.0
+
+
+def test_a_long_queue_is_not_looked_through_for_each_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A visit of limited time asks of a cell whether it fits: of those that are next, not of all that are ready."""
+    store = CellStore(tmp_path / "cells")
+    store.folder.mkdir()
+    fits, asked = Visit.fits, [0]
+
+    def counted(self: Visit, *arguments: Any) -> bool:
+        asked[0] += 1
+        return fits(self, *arguments)
+
+    monkeypatch.setattr(Visit, "fits", counted)
+    cells = [make_cell(f"cell {number}") for number in range(60)]
+    executor = InstantExecutor(store)
+    assert not run_cells(store, cells, executor, lambda _: None, Visit(minutes=100.0))
+    assert executor.order == [cell.title for cell in cells] and asked[0] <= 2 * len(cells)

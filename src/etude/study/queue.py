@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from etude.errors import WriteError
 from etude.stages import report_stage
@@ -49,7 +50,9 @@ def run_cells(
             # the longest first, so that nobody waits at the end for one that was begun late
             ready.sort(key=lambda cell: (cell.kind not in PRETRAININGS, -cell.seconds))
         free = max(0, executor.slots - active)
-        for cell in [cell for cell in ready if visit.fits(cell, executor.slots, finished.__contains__)][:free]:
+        # one by one: of a thousand that are ready a few are asked about
+        fitting = (cell for cell in ready if visit.fits(cell, executor.slots, finished.__contains__))
+        for cell in islice(fitting, free):
             waiting.remove(cell)
             visit.begin(cell)
             if not store.has_run(cell.key):

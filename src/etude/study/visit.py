@@ -121,11 +121,14 @@ class Visit:
     study_folder: Path | None = None
     start: float = field(default_factory=time.monotonic)
     _durations: Durations | None = None
-    _cells: dict[str, Cell] = field(default_factory=dict)
+    _following: dict[str, list[Cell]] = field(default_factory=dict)  # by the cell that they start from
     _started: dict[str, float] = field(default_factory=dict)
 
     def open(self, store: CellStore, cells: Sequence[Cell]) -> None:
-        self._cells = {cell.key: cell for cell in cells}
+        self._following = {}
+        for cell in cells:
+            if cell.depends_on is not None:
+                self._following.setdefault(cell.depends_on, []).append(cell)
         self._durations = Durations(store, cells) if self.minutes is not None else None
 
     @property
@@ -139,7 +142,7 @@ class Visit:
         """Return whether a cell would end in time, and with it, of a pre-training, the transfers that need it."""
         if self._durations is None:
             return True
-        transfers = [other for other in self._cells.values() if other.depends_on == cell.key and not is_done(other.key)]
+        transfers = [other for other in self._following.get(cell.key, ()) if not is_done(other.key)]
         following = [self._durations.estimate(other) for other in transfers]
         needed = self._durations.estimate(cell) + max([*following, sum(following) / slots], default=0.0)
         return SAFETY * needed < self.remaining()
