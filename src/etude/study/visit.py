@@ -39,11 +39,10 @@ def order_cells(plans: Sequence[Plan], store: CellStore) -> list[Cell]:
     pending |= set(missing_bases(store, cells.values()))
     waiting = [(set(plan.tuning_cells) if plan.untuned else set(claim_cells(plan, claim))) & pending
                for plan in plans for claim in plan.study.claims]  # fmt: skip
+    seconds = {key: durations.estimate(cells[key]) for key in set[str]().union(*waiting)}
     ordered: list[str] = []
     while any(waiting):
-        cost = {
-            number: sum(durations.estimate(cells[key]) for key in keys) for number, keys in enumerate(waiting) if keys
-        }
+        cost = {number: sum(seconds[key] for key in keys) for number, keys in enumerate(waiting) if keys}
         cheapest = min(cost, key=lambda number: cost[number])
         ordered += sorted(waiting[cheapest], key=lambda key: places[key])
         waiting = [keys - set(ordered) for keys in waiting]
