@@ -114,3 +114,17 @@ def test_a_label_that_nobody_can_learn_is_found_before_anything_runs(part: str, 
         split_files(Task(kind="classify", **paths), None)
     size = {f"{part}_size": 40}
     assert split_files(Task(kind="classify", **paths, **size), None)[part] == good, "what is not used is no matter"
+
+
+def test_examples_that_two_files_have_in_common_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    examples = [{"id": number, "text": f"text {number}", "label": "ab"[number % 2]} for number in range(60)]
+    files = {"train": examples[:40], "dev": examples[40:50], "test": [*examples[50:], {**examples[3], "id": 99}]}
+    for name, records in files.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    paths = {name: str(tmp_path / f"{name}.jsonl") for name in files}
+    split_files(Task(kind="classify", **paths), None)
+    [record] = caplog.records
+    assert "test.jsonl: 1 of 11 examples of test are in train too" in record.getMessage(), "whatever their numbers"
+    caplog.clear()
+    split_files(Task(kind="classify", train=paths["train"]), None)
+    assert not caplog.records, "parts that are made here share none"

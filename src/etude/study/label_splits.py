@@ -1,14 +1,15 @@
 """Train, dev and test files of a study's tasks.
 
-The three splits never share an example. The number of training labels is part of the grid; which examples they are is
-drawn by the seed, the same for every contender and balanced over classes: with few labels, the draw is a large part of
-the noise.
+The three splits never share an example where they are made here; where files do, a warning says so. The number of
+training labels is part of the grid; which examples they are is drawn by the seed, the same for every contender and
+balanced over classes: with few labels, the draw is a large part of the noise.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +33,7 @@ DEV_SIZE, TEST_SIZE = 200, 500  # examples of the world, where the study does no
 WORLD_LABELS = 100_000  # of the built-in town at most: it draws four times as many, and has few facts to draw from
 POOL_FACTOR = 4  # times the most labels that are learnt from: what a draw of the world draws from
 Record = dict[str, Any]
+log = logging.getLogger("etude")
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,22 @@ def split_files(task: Task, data: Path | None) -> dict[str, list[Record]]:
             raise UserError(f"{task.train}: too few examples to part: nothing is left for {name}. Name a file for it.")
     parts = {"train": train, "dev": _take(task, dev, task.dev_size), "test": _take(task, test, task.test_size)}
     _refuse_unknown_labels(task, parts)
+    _warn_of_shared(task, parts)
     return parts
+
+
+def _warn_of_shared(task: Task, parts: Parts) -> None:
+    """Log how many examples files have in common: what is reported on would be learnt from, or chosen on."""
+    contents = {name: [_content(record) for record in part] for name, part in parts.items()}
+    for part, earlier in (("dev", "train"), ("test", "train"), ("test", "dev")):
+        known = set(contents[earlier])
+        shared = sum(content in known for content in contents[part])
+        if shared:
+            log.warning(
+                "%s: %d of %d examples of %s are in %s too, so scores on them say little about new ones. "
+                "Take them out of one of the two.",
+                getattr(task, part) or task.train, shared, len(contents[part]), part, earlier,
+            )  # fmt: skip
 
 
 def _refuse_unknown_labels(task: Task, parts: Parts) -> None:
@@ -327,10 +344,15 @@ def split_by_hash(examples: list[Record], is_first: Callable[[int], bool]) -> tu
     """Split examples by a hash of their content, so that equal examples fall on the same side."""
     sides: tuple[list[Record], list[Record]] = ([], [])
     for record in examples:
-        content = {key: value for key, value in record.items() if key not in ("id", "guid", "qid", "idx")}
-        tenth = fold("part", json.dumps(content, sort_keys=True, ensure_ascii=False)) % 10
+        tenth = fold("part", _content(record)) % 10
         sides[0 if is_first(tenth) else 1].append(record)
     return sides
+
+
+def _content(record: Record) -> str:
+    """Return an example as a text, without what numbers it."""
+    content = {key: value for key, value in record.items() if key not in ("id", "guid", "qid", "idx")}
+    return json.dumps(content, sort_keys=True, ensure_ascii=False)
 
 
 def _write_records(path: Path, examples: Sequence[Mapping[str, Any]]) -> None:
