@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -70,6 +70,14 @@ def prepared(world_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
         return made[tokenizer]
 
     return prepare
+
+
+@pytest.fixture
+def short_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `etude check` measure for moments and not for two seconds, where a test looks at no speed."""
+    from etude.pretraining import check
+
+    monkeypatch.setattr(check, "measure_speed", partial(check.measure_speed, seconds=0.02))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -53,7 +53,7 @@ def test_no_next_sentence_is_asked_where_documents_are_single_sentences(part: st
     assert "objective.sentence=none" in advise(single, has_gpu=False).settings
 
 
-def test_a_tokenizer_without_a_mask_gets_a_causal_model(tmp_path: Path) -> None:
+def test_a_tokenizer_without_a_mask_gets_a_causal_model(tmp_path: Path, short_trials: None) -> None:
     """GPT-2's has end-of-text alone."""
     letters = {letter: number for number, letter in enumerate([*map(chr, range(33, 127)), "Ġ", "Ċ", "<|endoftext|>"])}
     (tmp_path / "vocab.json").write_text(json.dumps(letters), encoding="utf-8")
@@ -76,7 +76,7 @@ def test_every_advised_recipe_takes_its_settings(row: tuple[int, str, int, str])
 
 
 @pytest.mark.parametrize("document", ["A cat sat on a mat. It was glad.", "고양이가 앉았다."])
-def test_prepare_ends_with_commands_that_can_be_typed(document: str, tmp_path: Path) -> None:
+def test_prepare_ends_with_commands_that_can_be_typed(document: str, tmp_path: Path, short_trials: None) -> None:
     text = tmp_path / "a text.txt"
     text.write_text(f"{document}\n\n" * 60, encoding="utf-8")
     done = CliRunner().invoke(app, ["prepare", str(text), "-o", str(tmp_path / "my data"), "-t", "wordpiece:200"])

@@ -39,7 +39,11 @@ def towers(**changes: object) -> LoadedModel:
 
 
 def test_from_text_to_a_scored_task(
-    tmp_path: Path, world_text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    world_text: Path,
+    short_trials: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.chdir(tmp_path)

@@ -109,7 +109,7 @@ def test_kill_and_resume_is_bit_equal(
     assert all(torch.equal(own[name], tensor) for name, tensor in expected.items())
 
 
-def test_wrong_inputs_have_one_message(town: Town, tmp_path: Path) -> None:
+def test_wrong_inputs_have_one_message(town: Town, tmp_path: Path, short_trials: None) -> None:
     other = tmp_path / "corpus"
     shutil.copytree(town.corpus, other)
     manifest = read_values(other)
