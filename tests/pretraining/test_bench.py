@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ from typer.testing import CliRunner
 
 from etude.cli.main import app
 from etude.errors import UserError
+from etude.objectives.base import Term
+from etude.objectives.causal import Causal, CausalBatch
 from etude.pretraining import bench as module
 from etude.pretraining.bench import bench, micro_batch_sizes, random_corpus
 from etude.pretraining.setup import resolve_recipe
@@ -58,18 +62,18 @@ def test_a_bench_names_the_fastest_and_its_parts(corpus: Corpus) -> None:
 def test_memory_that_runs_out_ends_the_search_and_not_the_bench(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = module.measure_speed
+    real = Causal.loss
 
-    def limited(recipe: object, *rest: object) -> object:
-        if recipe.train.micro_tokens > 256:  # type: ignore[attr-defined]
+    def limited(objective: Causal, model: Any, batch: CausalBatch) -> dict[str, Term]:
+        if batch.size > 256:
             raise MemoryError
-        return real(recipe, *rest)  # type: ignore[arg-type]
+        return real(objective, model, batch)
 
-    monkeypatch.setattr(module, "measure_speed", limited)
+    monkeypatch.setattr(Causal, "loss", limited)
     result = bench("gpt2-toy", corpus, SMALL | {"objective.row_tokens": 256}, seconds=0.05)
     assert [item.speed is None for item in result.trials] == [False, True]
     assert result.best.micro_tokens == 256
-    monkeypatch.setattr(module, "measure_speed", lambda *_: (_ for _ in ()).throw(MemoryError()))
+    monkeypatch.setattr(Causal, "loss", Mock(side_effect=MemoryError))
     with pytest.raises(UserError, match=r"objective\.row_tokens"):
         bench("gpt2-toy", corpus, SMALL, seconds=0.05)
 

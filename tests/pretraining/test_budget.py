@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
+from etude.errors import UserError
+from etude.objectives.causal import Causal
 from etude.pretraining import budget
 from etude.pretraining.setup import resolve_recipe
 from etude.pretraining.trial import Speed, measure_speed
@@ -91,6 +94,15 @@ def test_a_trial_measures_what_rows_hold() -> None:
     recipe = resolve_recipe("transformer-toy", corpus, changes | {"train.minutes": 1, "train.batch_tokens": 512})
     speed = measure_speed(recipe, corpus, torch.device("cpu"), seconds=0.0)
     assert speed.row_tokens == 512 and speed.mean_tokens < 0.8 * 512
+
+
+def test_a_trial_without_enough_memory_says_which_settings_need_less(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the run itself does: a budget of minutes meets the limit first."""
+    monkeypatch.setattr(Causal, "loss", Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory")))
+    with pytest.raises(UserError, match=r"Memory ran out.*train\.micro_tokens=128"):
+        steps(corpus, minutes=1)
 
 
 def test_a_trial_is_one_of_all_ranks(corpus: Corpus) -> None:

@@ -172,7 +172,7 @@ def micro_batch_sizes(recipe: Recipe, corpus: Source) -> list[int]:
 def _measure(recipe: Recipe, corpus: Source, device: torch.device, micro: int, seconds: float) -> BenchTrial:
     memory.reset_peak(device)
     try:
-        speed = measure_speed(recipe, corpus, device, seconds)
+        speed = measure_speed(recipe, corpus, device, seconds, explain_memory=False)
     except (RuntimeError, MemoryError) as error:
         if not failures.is_memory_error(error):
             raise

@@ -53,21 +53,30 @@ def shorten_steps(recipe: Recipe, device: torch.device, row_tokens: int | None) 
 
 
 def measure_speed(
-    recipe: Recipe, corpus: Source, device: torch.device, seconds: float = SECONDS, ranks: Ranks | None = None
+    recipe: Recipe,
+    corpus: Source,
+    device: torch.device,
+    seconds: float = SECONDS,
+    ranks: Ranks | None = None,
+    explain_memory: bool = True,
 ) -> Speed:
-    """Take real steps on a throw-away learner: what the run will cost, measured; of several ranks, by all together."""
+    """Take real steps on a throw-away learner: what the run will cost, measured; of several ranks, by all together.
+
+    Where memory runs out, UserError says which settings need less; without `explain_memory` it is torch's own error.
+    """
     ranks = ranks or Ranks()
     report_stage(f"measuring {recipe.name}: a few steps")
     model, objective = build_learner(recipe, corpus.tokenizer)
     rows = build_rows(recipe, corpus, objective)
     with tempfile.TemporaryDirectory() as folder:
         loop = Loop(Path(folder), model, objective, rows, recipe.train, total=10**9, device=device, ranks=ranks)
+        advance = loop.advance_or_explain if explain_memory else loop.advance
         with contextlib.closing(loop.loader.steps(0, 10**9)) as steps:
             start = time.perf_counter()
-            loop.advance(next(steps))
+            advance(next(steps))
             first_loss = loop.running.get("loss ")
             for _ in range(WARM_UP if loop.compiled else 0):
-                loop.advance(next(steps))
+                advance(next(steps))
             synchronize(device)
             startup = time.perf_counter() - start
             start, tokens, flops, count, waited = time.perf_counter(), loop.state.tokens, loop.state.flops, 0, 0.0
@@ -76,7 +85,7 @@ def measure_speed(
                 wait_start = time.perf_counter()
                 step = next(steps)
                 waited += time.perf_counter() - wait_start
-                loop.advance(step)
+                advance(step)
                 count += 1
             synchronize(device)
             elapsed = time.perf_counter() - start

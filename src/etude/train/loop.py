@@ -122,7 +122,7 @@ class Loop(Stepper):
                 self.ranks.report(f"loads step {self.state.step + 1}")
                 step = next(steps)
                 self.ranks.report(f"takes step {self.state.step + 1}")
-                self._advance_or_explain(step)
+                self.advance_or_explain(step)
 
     def _interrupt(self) -> None:
         self.interrupted = True
@@ -146,7 +146,7 @@ class Loop(Stepper):
         """Whether to stop early: no improvement for `train.patience` evaluations."""
         return self.settings.patience is not None and self.state.stale >= self.settings.patience
 
-    def _advance_or_explain(self, step: Step) -> None:
+    def advance_or_explain(self, step: Step) -> None:
         """Take a step; where memory runs out, say which settings need less."""
         try:
             self.advance(step)
