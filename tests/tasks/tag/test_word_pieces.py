@@ -123,6 +123,22 @@ def test_every_unit_is_in_the_window_with_most_context(
         assert min(at, len(own) - 1 - at) == max(contexts)
 
 
+def test_decomposed_hangul_takes_time_by_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each jamo went is found word by word: a long text is not composed anew for each of its letters."""
+    tokenizer, composed = Tokenizer.train("char:90", TEXTS), [0]
+    text = unicodedata.normalize("NFD", "서울의 고양이들이 앉았다. " * 200)
+    expected = split_characters([list(text[:60])], tokenizer, ["x"])[0]
+    normalise = Tokenizer.normalise
+
+    def counted(part: str) -> str:
+        composed[0] += len(part)
+        return normalise(part)
+
+    monkeypatch.setattr(Tokenizer, "normalise", staticmethod(counted))
+    [pieces] = split_characters([list(text)], tokenizer, ["x"])
+    assert composed[0] < 50 * len(text) and pieces.owners[:59].tolist() == expected.owners[:59].tolist()
+
+
 def test_memory_of_windows_grows_with_the_sentence_and_not_with_its_square() -> None:
     units = np.arange(20_000)
     tracemalloc.start()

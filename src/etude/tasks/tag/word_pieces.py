@@ -10,6 +10,7 @@ has most context on its poorer side; the tagger's own layers still see the sente
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -85,7 +86,11 @@ def _normal_bounds(text: str, tokenizer: Tokenizer) -> np.ndarray:
     """(characters + 1,) where each character starts in the NFC text, which offsets point into."""
     if tokenizer.normalise(text) == text:
         return np.arange(len(text) + 1)
-    return np.array([len(tokenizer.normalise(text[:end])) for end in range(len(text) + 1)])
+    bounds, before = [0], 0
+    for part in re.findall(r"\s+|\S+", text):  # nothing composes with white space, so each word by itself
+        bounds += [before + len(tokenizer.normalise(part[:end])) for end in range(1, len(part) + 1)]
+        before = bounds[-1]
+    return np.array(bounds)
 
 
 def _unknown(tokenizer: Tokenizer, word: str, where: str) -> int:
