@@ -259,6 +259,25 @@ def test_a_question_that_is_too_long_keeps_its_end(
     assert asked[0].endswith("\nwhat ?")
 
 
+def test_a_question_is_not_cut_inside_a_letter(
+    small_gpt: Callable[..., LoadedModel], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A syllable of Hangul is three bytes: what is left of one at the cut is no letter, and is not asked."""
+    gpt = small_gpt("bytebpe:300", ["plain words of English"])
+    asked: list[str] = []
+    search = gpt.search
+    monkeypatch.setattr(gpt, "search", lambda text, *rest, **more: asked.append(text) or search(text, *rest, **more))
+    for length in (80, 81, 82):
+        context = "가" * length
+        write(folder / "test.jsonl", [{"context": context, "question": "?", "answers": []}])
+        for tokens in (7, 8, 9):
+            file = write_prompt(
+                folder, kind="span", template="{context}\n{question}", answers={}, train=None, tokens=tokens
+            )
+            assert prompt(gpt, file, [0]).results[0].truncated == 1
+    assert all(text.strip("가") == "\n?" for text in asked) and len(asked) == 9
+
+
 # --- what can be wrong ------------------------------------------------------------------------------
 
 

@@ -328,7 +328,8 @@ class PromptTask:
             text, fit = self.context(number, count, room)
             ids = self.loaded.tokenizer.encode(text).ids
             if len(ids) > room:
-                text = self.loaded.tokenizer.decode(ids[-room:])
+                # a cut between the bytes of a letter, as of Hangul, leaves signs that stand for none
+                text = self.loaded.tokenizer.decode(ids[-room:]).lstrip("\ufffd")
             best = self.loaded.search(text, file.tokens, beams=file.beams, penalty=file.penalty, stop=["\n"])[0]
             answer, references = best.text.strip(), list(form.references(example)) or [""]
             answers.append({"answer": answer})
