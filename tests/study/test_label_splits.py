@@ -59,6 +59,23 @@ def test_nobody_learns_from_what_tasks_are_made_from(own: dict[str, float], tmp_
         prepare_labels(study, "next", TextSource(study.text, tmp_path), "word:100")
 
 
+@pytest.mark.parametrize("own", [["books/a.txt"], ["more.txt", "books"]])
+def test_nor_where_it_reads_some_of_the_files(own: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder, a pattern and a name may be of one file: that the lists differ says nothing."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "books").mkdir()
+    for name in ("books/a.txt", "books/b.txt", "more.txt"):
+        (tmp_path / name).write_text("One. Two. Three.\n")
+    task = {"kind": "classify", "made": "next", "labels": 4}
+    changes = {"text": {"files": ["books/*.txt"], "valid": 0.1}, "tasks": {"next": task}}
+    study = tiny(claims=[], **changes, **{"contenders.bert.text": {"files": own, "valid": 0.1, "seed": 1}})
+    with pytest.raises(UserError, match=r"contenders\.bert\.text: .* documents that tasks are made from"):
+        prepare_labels(study, "next", TextSource(study.text, tmp_path), "word:100")
+    apart = tiny(claims=[], **changes, **{"contenders.bert.text": {"files": ["more.txt"], "valid": 0.1, "seed": 1}})
+    with pytest.raises(UserError, match=r"The split 'valid' .* is empty"):  # it is no concern of the task's
+        prepare_labels(apart, "next", TextSource(apart.text, tmp_path), "word:100")
+
+
 def test_a_query_is_on_one_side_with_all_its_candidates(tmp_path: Path) -> None:
     """A file of pairs has a line for each candidate: lines of one query must not be learnt from and asked about."""
     lines = ["Question\tSentence\tLabel"]

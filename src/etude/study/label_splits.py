@@ -27,6 +27,8 @@ from etude.study.settings import Study
 from etude.study.text_source import TextSource, make_sentence_pairs, open_world
 from etude.tasks import classify
 from etude.tasks.data import candidates
+from etude.text.prepare.sources import find_sources
+from etude.text.remote.urls import is_url
 from etude.train import checkpoint
 
 DEV_SIZE, TEST_SIZE = 200, 500  # examples of the world, where the study does not say
@@ -197,13 +199,21 @@ def _refuse_other_splits(study: Study) -> None:
     """Raise UserError where a contender would learn from documents that the study's text holds out for its tasks."""
     for name, contender in study.contenders.items():
         own, common = contender.text, study.text
-        if own is None or own.files is None or own.files != common.files:
+        if own is None or own.files is None or common.files is None:
             continue
-        if own.seed != common.seed or own.valid < common.valid:
+        if own.seed == common.seed and own.valid >= common.valid:  # a document is held out by its hash, wherever it is
+            continue
+        if own.files == common.files or _list_files(own.files) & _list_files(common.files):
             raise UserError(
                 f"contenders.{name}.text: with its own seed, or a smaller share held out (valid), it would learn from "
                 "documents that tasks are made from. Leave out seed and valid: they are the study's."
             )
+
+
+def _list_files(names: Sequence[str]) -> set[str]:
+    """List the files of folders, patterns and URLs by their whole names."""
+    paths = [file.path for source in find_sources(list(names)) for file in source.files]
+    return {path if is_url(path) else str(Path(path).resolve()) for path in paths}
 
 
 def _refuse_other_words(study: Study) -> None:
