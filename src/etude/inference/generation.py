@@ -102,10 +102,14 @@ class Sampling:
         """Random keys, uint64, as `draw` takes them on a device."""
         return torch.from_numpy(keys.view(np.int64)).to(device)
 
-    def draw(self, logits: Tensor, keys: Tensor) -> Tensor:
-        """Sample (S,) tokens from (S, V) logits and (S,) keys (the Gumbel-max trick), without waiting for a GPU."""
+    def draw(self, logits: Tensor, keys: Tensor | None) -> Tensor:
+        """Sample (S,) tokens from (S, V) logits and (S,) keys (the Gumbel-max trick), without waiting for a GPU.
+
+        The likeliest tokens (temperature 0) need no keys.
+        """
         if self.temperature == 0:
             return choose_likeliest(logits)
+        assert keys is not None
         logits = self.filter_logits(logits)
         noise = gumbel(keys[:, None], torch.arange(logits.shape[1], device=logits.device))
         return (logits + noise).argmax(-1)
@@ -274,13 +278,16 @@ class _Drawing:
         counts = np.array([len(sample.ids) + ahead for sample in samples])
         left = max(sample.limit - int(count) for sample, count in zip(samples, counts, strict=True))
         self.steps = max(0, min(AHEAD, left))
+        self.keys: Tensor | None = None  # (steps, S)
+        if sampling.temperature == 0:
+            return
         keys = np.array([sample.key for sample in samples], np.uint64)
         numbers = counts + np.arange(self.steps)[:, None]  # (steps, S)
         self.keys = sampling.send_keys(fold_arrays(np.broadcast_to(keys, numbers.shape), numbers), device)
 
     def __call__(self, logits: Tensor, step: int) -> Tensor:
         """The tokens (S,) of a step, from its logits (S, V)."""
-        return self.sampling.draw(logits, self.keys[step])
+        return self.sampling.draw(logits, None if self.keys is None else self.keys[step])
 
 
 def _find_cache_limit(device: torch.device) -> int:

@@ -75,7 +75,7 @@ class Reader:
         self.rows = [list(map(int, sequence)) for sequence in sequences]
         self.starts = np.zeros(len(self.rows), np.int64)
         self.row_slides = np.zeros(len(self.rows), np.int64)
-        self.active = np.arange(len(self.rows))  # rows of the sequences that are kept, in their order
+        self._set_active(np.arange(len(self.rows)))
         self._was_replayed = False
         self._last: Tensor | None = None  # (S,) on the device: the tokens that were written last
         self.cache = KVCache() if cached else None
@@ -131,7 +131,7 @@ class Reader:
         self._was_replayed = logits is not None
         if logits is None:
             logits = self._read(new + [[] for _ in self.rows[len(new) :]])
-        return logits if len(self.active) == len(self.rows) else logits[torch.from_numpy(self.active).to(logits.device)]
+        return logits if len(self.active) == len(self.rows) else logits[self._send_active()]
 
     @torch.no_grad()
     def write(self, draw: Drawing, logits: Tensor | None = None) -> list[list[int]]:
@@ -172,7 +172,7 @@ class Reader:
 
     def _advance(self, draw: Drawing, tokens: list[Tensor], steps: int) -> None:
         """Append the tokens (S,) of further recorded steps; without tokens so far, behind those that were last."""
-        rows = torch.from_numpy(self.active).to(self.device)
+        rows = self._send_active()
         last = tokens[-1] if tokens else self._last
         for _ in range(steps):
             assert self.recorded is not None and last is not None
@@ -182,6 +182,16 @@ class Reader:
             last = draw(all_logits if len(rows) == len(all_logits) else all_logits[rows], len(tokens))
             tokens.append(last)
         self._last = last
+
+    def _set_active(self, active: np.ndarray) -> None:
+        self.active = active  # rows of the sequences that are kept, in their order
+        self._active_sent: Tensor | None = None  # the same on the device, once it was needed there
+
+    def _send_active(self) -> Tensor:
+        """The rows of the sequences that are kept, (S,), on the device; sent once for many steps."""
+        if self._active_sent is None:
+            self._active_sent = torch.from_numpy(self.active).to(self.device)
+        return self._active_sent
 
     def _count_steps_ahead(self, unread: int) -> int:
         """Steps that can follow recorded ones before a context slides or a buffer is full.
@@ -238,7 +248,7 @@ class Reader:
         """Append sequences, which the next step reads whole; the others go on from their cached keys and values."""
         self._drop_empty_rows(self.active)
         self._append([list(map(int, sequence)) for sequence in sequences])
-        self.active = np.arange(len(self.rows))
+        self._set_active(np.arange(len(self.rows)))
 
     def _append(self, rows: list[list[int]]) -> None:
         self.rows += rows
@@ -252,7 +262,7 @@ class Reader:
         active = self.active[np.array(rows, np.int64)]
         is_subset = bool((np.diff(active) > 0).all())
         if self.recorded is not None and is_subset and 2 * len(active) > len(self.rows):
-            self.active = active
+            self._set_active(active)
             if self._last is not None:
                 self._last = self._last[torch.tensor(rows, device=self.device)]
         else:
@@ -261,13 +271,13 @@ class Reader:
     def _drop_empty_rows(self, active: np.ndarray) -> None:
         self._last = None
         if len(active) == len(self.rows) and bool((active == np.arange(len(active))).all()):
-            self.active = active
+            self._set_active(active)
             return
         self.rows = [list(self.rows[row]) for row in active]
         self.starts, self.row_slides = self.starts[active], self.row_slides[active]
         if self.cache is not None and len(active):
             self.cache.select(active)
-        self.active = np.arange(len(active))
+        self._set_active(np.arange(len(active)))
 
 
 def _make_scorer(loaded: InferenceModel) -> Callable[[States], Tensor]:

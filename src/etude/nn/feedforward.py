@@ -24,7 +24,7 @@ def linear_activation(x: Tensor, projection: nn.Linear, activation: Callable[[Te
 
     On a GPU, a GELU in half precision computes the bias gradient along with its own.
     """
-    kernels = gelu_kernels(x.device, matmul_dtype(x)) if activation in (gelu, gelu_tanh) and x.numel() else None
+    kernels = gelu_kernels(x.device, matmul_dtype(x)) if _has_kernels(x, activation) else None
     if kernels is None or projection.bias is None:
         return activation(projection(x))
     pre_activation = F.linear(x, projection.weight, projection.bias.detach())
@@ -39,7 +39,7 @@ def feedforward(
 
     On Hopper the derivative of a GELU is part of the matrix product before it in the backward pass.
     """
-    kernels = gelu_linear_kernels(x.device, matmul_dtype(x)) if activation in (gelu, gelu_tanh) and x.numel() else None
+    kernels = gelu_linear_kernels(x.device, matmul_dtype(x)) if _has_kernels(x, activation) else None
     if kernels is None or up.bias is None or not kernels.supports_shape(*down.weight.shape):
         inner = linear_activation(x, up, activation)
         result: Tensor = down(inner) if bias is down.bias else F.linear(inner, down.weight, bias)
@@ -51,6 +51,12 @@ def feedforward(
         pre_activation, kernels.gelu_values(pre_activation.detach(), tanh), up.bias, weight, bias, tanh
     )
     return output
+
+
+def _has_kernels(x: Tensor, activation: Callable[[Tensor], Tensor]) -> bool:
+    """Whether our kernels can gain anything: without gradients, calling them costs the host more than they save."""
+    is_gelu = activation in (gelu, gelu_tanh) and x.numel() > 0
+    return is_gelu and (torch.is_grad_enabled() or torch.compiler.is_compiling())
 
 
 def gelu_kernels(device: torch.device, dtype: torch.dtype) -> ModuleType | None:

@@ -63,13 +63,13 @@ class KVCache:
             raise RuntimeError("call start_step() before the layers of a step")
         step = self._step
         if layer == len(self.keys):
-            shape = (len(self.lengths), 0, *key.shape[1:])
+            shape = (len(self.lengths), max(step.longest, _ROOM), *key.shape[1:])
             self.keys.append(key.new_zeros(shape))
             self.values.append(value.new_zeros(shape))
-        rows, places = step.rows(key.device), step.places(key.device)
         for buffers, new in ((self.keys, key), (self.values, value)):
-            buffers[layer] = _grow(buffers[layer], step.longest)
-            buffers[layer][rows, places] = new.detach().to(buffers[layer].dtype)
+            buffers[layer] = buffer = _grow(buffers[layer], step.longest)
+            slots = step.slots(buffer.shape[1], buffer.device)
+            buffer.view(-1, *buffer.shape[2:]).index_copy_(0, slots, new.detach().to(buffer.dtype))
         if step.first:
             return attend(query, key, value, step.layout, causal=True, window=window, path=step.path)
         return step.attend(query, self.keys[layer], self.values[layer], window)
@@ -214,9 +214,11 @@ class _Step:
         """Return the sequence of each new token, (N,)."""
         return self._send("rows", self._row, device)
 
-    def places(self, device: torch.device) -> Tensor:
-        """Return the position of each new token in its sequence, (N,)."""
-        return self._send("places", self.past[self._row] + self._offset, device)
+    def slots(self, room: int, device: torch.device) -> Tensor:
+        """Return where each new token goes in a buffer (S * room, H, d), (N,)."""
+        if ("slots", room) not in self._sent:
+            return self._send(("slots", room), self._row * room + self.past[self._row] + self._offset, device)
+        return self._sent["slots", room]
 
     def _send(self, name: object, array: np.ndarray, device: torch.device) -> Tensor:
         if name not in self._sent:

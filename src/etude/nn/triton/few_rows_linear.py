@@ -144,7 +144,7 @@ def choose_launch(rows: int, inputs: int, outputs: int, has_norm: bool, shared_m
     """
     tile = min(64, max(16, triton.next_power_of_2(rows)))
     if has_norm and rows <= 64:
-        launch = Launch(tile, 32, 256, 4, 4) if rows <= 8 else Launch(tile, 32, 128, 8, 4)
+        launch = Launch(tile, 32, 256 if rows <= 32 else 128, 4, 4)
     elif rows > 64 and outputs >= 2 * inputs:
         launch = Launch(64, 64, 128, 4, 4)
     elif inputs <= 1024:
