@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -138,6 +139,33 @@ def test_text_that_changes_between_the_passes_is_noticed(text: Path, tmp_path: P
 
     with pytest.raises(UserError, match="changed while it was read"):
         prepare(text, tmp_path / "c", "char", workers=0, progress=change)
+    assert not (tmp_path / "c.partial").exists()
+
+
+@pytest.mark.parametrize("removed", [(), ("hashes.u64",), ("scan.json", "hashes.u64")])
+def test_killed_while_the_work_folder_is_removed(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: tuple[str, ...]
+) -> None:
+    """A corpus that was replaced may take long to remove: the same command after a kill there does all of it again."""
+    prepare(text, tmp_path / "c", "char", workers=0)
+    remove = shutil.rmtree
+
+    def die(path: Path, **options: bool) -> None:
+        if path.name != "c.partial":
+            remove(path, **options)
+            return
+        for name in removed:
+            (path / name).unlink()
+        raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr("etude.text.prepare.work_folder.shutil.rmtree", die)
+        with pytest.raises(Stop):
+            prepare(text, tmp_path / "c", "word:25", workers=0, force=True)
+    assert (tmp_path / "c.partial" / "replaced").exists()
+    prepare(text, tmp_path / "c", "word:25", workers=0, force=True)
+    prepare(text, tmp_path / "whole", "word:25", workers=0)
+    assert as_bytes(tmp_path / "c") == as_bytes(tmp_path / "whole")
     assert not (tmp_path / "c.partial").exists()
 
 

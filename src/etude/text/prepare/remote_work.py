@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from etude.errors import UserError
 from etude.text.checked_files import MANIFEST, format_manifest
 from etude.text.corpus.manifest import SPLITS, Manifest
-from etude.text.prepare.work_folder import CORPUS, STATE, WorkFolder
+from etude.text.prepare.work_folder import CORPUS, WorkFolder
 from etude.text.remote.cache_folder import cache_folder
 from etude.text.remote.shard_upload import ShardUpload
 from etude.text.remote.storage import RemoteError, Storage, refuse_read_only
@@ -54,8 +53,7 @@ class RemoteWorkFolder(WorkFolder):
             )
         upload.storage.write(join_url(self.url, MANIFEST), format_manifest(manifest).encode())
         upload.storage.remove(join_url(self.url, name) for name in arrived if name not in expected and name != MANIFEST)
-        (self.folder / STATE).unlink(missing_ok=True)
-        shutil.rmtree(self.folder)
+        self.remove()
 
 
 def work_place(url: str) -> Path:

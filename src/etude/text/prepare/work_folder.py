@@ -17,6 +17,7 @@ from etude.text.corpus.split_writer import Upload
 START_AGAIN = "What was prepared so far is removed: run the same command again."  # where it is damaged
 WORK_FORMAT = 3  # of what an interrupted preparation leaves: that of another format is begun anew
 SETTINGS, STATE, LOCK, CORPUS, LINKING = "settings.json", "state.json", "lock", "corpus", "linking"
+REPLACED = "replaced"  # the corpus at whose place the new one goes
 
 
 class WorkFolder:
@@ -64,7 +65,8 @@ class WorkFolder:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: object) -> None:
         if kind is not None and issubclass(kind, UserError):
-            shutil.rmtree(self.folder, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self.remove()
             for folder in self.new_folders:
                 with contextlib.suppress(OSError):
                     folder.rmdir()
@@ -83,11 +85,17 @@ class WorkFolder:
         # without a state, what a process that dies in the next lines leaves is not continued
         (self.folder / STATE).unlink(missing_ok=True)
         write_manifest(corpus, manifest)
-        replaced = self.folder / "replaced"
+        replaced = self.folder / REPLACED
         if self.out.exists():
+            shutil.rmtree(replaced, ignore_errors=True)  # of a process that died behind the renames
             self.out.rename(replaced)
         corpus.rename(self.out)
         _sync_folder(self.out.absolute().parent)
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove the folder; its settings first, so that what a process leaves that dies here is not continued."""
+        (self.folder / SETTINGS).unlink(missing_ok=True)
         shutil.rmtree(self.folder)
 
 
