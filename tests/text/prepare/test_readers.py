@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
 import json
 import lzma
+import os
 import unicodedata
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as arrow
 import pyarrow.parquet
 import pytest
@@ -326,8 +329,9 @@ def test_bad_tables(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="'body'"):
         read(tmp_path / "b.parquet", ReadSettings(text_field="body"))
     arrow.parquet.write_table(arrow.table({"text": ["x", None]}), tmp_path / "c.parquet")
-    with pytest.raises(UserError, match="row 2"):
+    with pytest.raises(UserError, match=r"row 2: the field 'text' is null, not text\. .*--where 'text!=null'"):
         read(tmp_path / "c.parquet")
+    assert read(tmp_path / "c.parquet", where="text!=null").texts == ["x"]
 
 
 def test_a_column_of_bytes_is_text_and_one_of_dates_is_none(tmp_path: Path) -> None:
@@ -406,3 +410,43 @@ def test_every_document_knows_its_line(tmp_path: Path, anchors: str | None) -> N
     assert [documents.find_place(number) for number in range(2)] == [(str(records), 1), (str(records), 4)]
     whole = read(path, ReadSettings(one_document=True))
     assert len(whole.texts) == 1 and whole.find_place(0) == (str(path), 1)
+
+
+def test_a_column_of_strings_that_is_not_utf8_is_refused_or_replaced(tmp_path: Path) -> None:
+    """Writers in C do not check their strings, and pyarrow reads them as they are."""
+    offsets = arrow.py_buffer(np.array([0, 2, 4], np.int32).tobytes())
+    strings = arrow.Array.from_buffers(arrow.string(), 2, [None, offsets, arrow.py_buffer(b"okb\xff")])
+    for number, column in enumerate((strings, strings.cast(arrow.binary()).dictionary_encode())):
+        path = tmp_path / f"{number}.parquet"
+        arrow.parquet.write_table(arrow.table({"text": column, "lang": strings}), path)
+        with pytest.raises(UserError, match=r"row 2: the field 'text' is not UTF-8: byte 1 .*--errors replace"):
+            read(path)
+        assert read(path, ReadSettings(errors="replace"), where="lang!=ko").texts == ["ok", "b\ufffd"]
+
+
+def test_a_folder_is_read_behind_links_and_each_folder_once(tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
+    for name in ("texts/a/inner", "elsewhere/deep", "texts/.git"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "x.txt").write_text(name)
+    (texts / "b").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    (texts / "0").symlink_to(texts / "a", target_is_directory=True)  # a second name of what is inside anyway
+    (tmp_path / "elsewhere" / "loop").symlink_to(texts, target_is_directory=True)
+    (texts / "gone").symlink_to(tmp_path / "nowhere", target_is_directory=True)
+    [source] = find_sources(texts)
+    assert [str(Path(file.path).relative_to(texts)) for file in source.files] == ["a/inner/x.txt", "b/deep/x.txt"]
+
+
+def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "private").mkdir()
+    (tmp_path / "a.txt").write_text("text")
+    scan = os.scandir
+
+    def refuse(folder: Path) -> object:  # permissions mean nothing to root
+        if folder == tmp_path / "private":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(UserError, match="private cannot be read: Permission denied"):
+        find_sources(tmp_path)

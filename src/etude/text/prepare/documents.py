@@ -214,7 +214,8 @@ def _get_text(record: dict[str, object], name: str, settings: ReadSettings, plac
         raise UserError(f"{place}: no field '{name}' to read text from ({option}).{suggest_name(name, record)}")
     text = record[key]
     if not isinstance(text, str):
-        raise UserError(f"{place}: the field '{name}' is {json.dumps(text)[:40]}, not text.")
+        advice = f" Leave such records out with --where '{name}!=null'." if text is None else ""
+        raise UserError(f"{place}: the field '{name}' is {json.dumps(text)[:40]}, not text.{advice}")
     return _check_text(text, name, settings, place)
 
 

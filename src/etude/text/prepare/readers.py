@@ -23,7 +23,7 @@ from etude.text.encodings import suggest_encoding
 from etude.text.prepare.decompression import InputFile, explain_damage
 from etude.text.prepare.record_filter import find_name
 from etude.text.prepare.sources import HUB, SOURCE_SIDE, TARGET_SIDE, SourceFile, refuse_binary
-from etude.text.prepare.table_rows import Row, write_row
+from etude.text.prepare.table_rows import Row, strings_as_bytes, write_row
 from etude.text.prepare.tmx import read_units
 from etude.text.remote.urls import is_url
 
@@ -345,7 +345,7 @@ def _read_parquet(input_file: InputFile, settings: ReadSettings, skip: int) -> I
             seen = 0
             for batch in file.iter_batches(batch_size=256, columns=columns, use_threads=False):
                 if seen + len(batch) > skip:
-                    rows = batch.to_pylist()[max(0, skip - seen) :]
+                    rows = strings_as_bytes(batch).to_pylist()[max(0, skip - seen) :]
                     yield from ({found.get(column, column): value for column, value in row.items()} for row in rows)
                 seen += len(batch)
         except pyarrow.ArrowException as problem:

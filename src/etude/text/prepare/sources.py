@@ -9,7 +9,8 @@ a stream (text/remote). `hub:name`, `hub:name:configuration` or `hub:name:config
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,12 +96,7 @@ def _list_files(name: str) -> tuple[SourceFile, ...]:
         return _list_remote(name)
     path = Path(name)
     if path.is_dir():
-        inside = sorted(child for child in path.rglob("*") if child.is_file())
-        files = tuple(
-            describe_file(str(child))
-            for child in inside
-            if _is_known(child) and not _is_hidden(child.relative_to(path))
-        )
+        files = tuple(describe_file(str(child)) for child in sorted(_walk_folder(path)) if _is_known(child))
         if not files:
             kinds = ", ".join(sorted(FORMATS))
             raise UserError(
@@ -115,6 +111,36 @@ def _list_files(name: str) -> tuple[SourceFile, ...]:
         what = "no file matches the pattern" if glob.has_magic(name) else "no such file or folder"
         raise UserError(f"{name}: {what}.")
     return tuple(describe_file(match) for match in matches)
+
+
+def _walk_folder(path: Path) -> Iterator[Path]:
+    """Yield the files under a folder that are not hidden, also behind links to other folders, each folder once.
+
+    `Path.rglob` would leave out what is behind a link, and what it may not read, without a word.
+    """
+    waiting: list[Path] = [path]
+    links: list[Path] = []
+    seen: set[tuple[int, int]] = set()
+    while waiting or links:
+        # links come last: of a folder that is inside and linked to as well, its own place counts
+        folder = waiting.pop() if waiting else links.pop(0)
+        try:
+            status = folder.stat()
+            with os.scandir(folder) as entries:
+                children = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda e: e.name)
+        except OSError as problem:
+            raise UserError(
+                f"The folder {folder} cannot be read: {problem.strerror or problem}. Make it readable, or name the "
+                "files and folders beside it."
+            ) from None
+        if (status.st_dev, status.st_ino) in seen:
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        for child in children:
+            if child.is_dir():
+                (links if child.is_symlink() else waiting).append(folder / child.name)
+            elif child.is_file():
+                yield folder / child.name
 
 
 def _list_remote(url: str) -> tuple[SourceFile, ...]:

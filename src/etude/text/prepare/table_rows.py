@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from etude.errors import UserError
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
 
 Row = dict[str, object]
 JSON_TYPES = (str, int, float, list, dict, type(None))  # what is none of text among them is refused with its record
@@ -30,6 +34,19 @@ def write_row(row: Row, text_fields: Sequence[str], errors: str, place: str) -> 
             raise UserError(f"{place}: the field '{name}' is {str(value)[:40]} ({type(value).__name__}), not text.")
     # lone surrogates cannot come from these formats, so every row can be written as UTF-8
     return json.dumps(row, ensure_ascii=False, default=_to_text).encode("utf-8", "surrogatepass")
+
+
+def strings_as_bytes(batch: RecordBatch) -> RecordBatch:
+    """Return rows of Parquet with their texts as bytes: the library's own decoding fails on what is not UTF-8."""
+    import pyarrow
+    from pyarrow import types
+
+    columns = []
+    for column in batch.columns:
+        values = column.dictionary_decode() if types.is_dictionary(column.type) else column
+        is_text = types.is_string(values.type) or types.is_large_string(values.type)
+        columns.append(values.cast(pyarrow.large_binary()) if is_text else values)
+    return pyarrow.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _to_text(value: object) -> str:
