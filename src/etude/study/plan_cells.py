@@ -15,6 +15,7 @@ from etude.study.cells import Cell
 from etude.study.label_splits import TaskFiles
 from etude.study.plan import Column, Draft, Plan, Row, Unit
 from etude.study.prompts import TaskPrompt
+from etude.study.relative_paths import locate_settings
 from etude.study.sections import Changes
 from etude.study.text_source import hash_json
 from etude.text.checked_files import MANIFEST
@@ -157,6 +158,7 @@ def transfer_cell(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Chang
     train = files.write_train(column.labels if row.kind != "majority" else None, unit_number)
     examples = _count_lines(train)
     settings = _transfer_settings(plan, row, column, tuned, examples, unit_number)
+    located = locate_settings(settings, plan.study.root)
     kind: Literal["majority", "baseline", "direct", "prompt", "transfer"] = "majority"
     if row.kind == "baseline":
         kind, code = "baseline", cell_code.baseline(task.kind)
@@ -172,13 +174,13 @@ def transfer_cell(plan: Plan, row: Row, column: Column, unit: Unit, tuned: Chang
         for name, value in settings.items()
         if (name.startswith("task.") if kind != "transfer" else name != "train.save_every")
     }
-    data_hashes += [_read_file(path).digest for path in _named_files(settings)]
+    data_hashes += [_read_file(path).digest for path in _named_files(located)]
     depends: list[object] = [
         kind, base.settings_key if base else None, task.kind, key_settings, task.columns, data_hashes
     ]  # fmt: skip
     arguments: dict[str, Any] = {
         "base": base.key if base else None, "task": task.kind, "train": str(train), "dev": str(files.dev),
-        "test": str(files.test), "columns": task.columns, "settings": settings, "keep": plan.keep,
+        "test": str(files.test), "columns": task.columns, "settings": located, "keep": plan.keep,
     }  # fmt: skip
     if kind == "baseline":
         arguments["baseline"] = row.name

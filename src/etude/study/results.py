@@ -17,6 +17,7 @@ from etude.study.claims import compare_with_control, judge_claims, leaves_majori
 from etude.study.length_scores import score_by_length
 from etude.study.plan import Column, Draft, Plan, Row
 from etude.study.prompts import PROMPT_FILE, TaskPrompt
+from etude.study.relative_paths import map_settings
 from etude.study.sections import MEAN
 from etude.study.settings import Study
 from etude.study.study_outcomes import StudyOutcomes, average_records
@@ -207,7 +208,8 @@ def list_commands(plan: Plan, key: str) -> list[str]:
     if cell.kind == "direct":
         return [shlex.join(["etude", "evaluate", base, inside["test"], *columns])]
     if cell.kind == "transfer":
-        settings = [f"{name}={_format_setting(value)}" for name, value in cell.arguments["settings"].items()]
+        located = map_settings(cell.arguments["settings"], Path(), lambda path: _relative_path(plan, path))
+        settings = [f"{name}={_format_setting(value)}" for name, value in located.items()]
         words = ["etude", "finetune", base, cell.arguments["task"], "--train", inside["train"], "--dev", inside["dev"],
                  "-o", again, *columns, *settings]  # fmt: skip
         return [shlex.join(words), shlex.join(["etude", "evaluate", again, inside["test"]])]

@@ -30,6 +30,7 @@ from etude.study.folder_checksums import open_for_writing, write_checksums
 from etude.study.leaderboard import render_leaderboard_html, render_markdown
 from etude.study.plan import Plan
 from etude.study.queue import OnProgress, run_cells
+from etude.study.relative_paths import save_paths
 from etude.study.report.page import write_report
 from etude.study.settings import Study
 from etude.study.tuning import is_pending
@@ -285,11 +286,24 @@ def _tell_unplanned(imported: frozenset[str], plans: Sequence[Plan], on_progress
 
 
 def _register(plan: Plan) -> dict[str, Any]:
-    """Register the claims and save the study beside its cells."""
+    """Register the claims and save the study beside its cells; a file there that says the same stays as it is."""
     registration = register_claims(plan)
-    text = yaml.dump(plan.study.dump(), Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
-    checkpoint.write_text(plan.folder / STUDY, text)
+    values = save_paths(plan.study.dump(), plan.study.root, plan.data, plan.folder)
+    if not _says(plan.folder / STUDY, values):
+        text = yaml.dump(values, Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
+        checkpoint.write_text(plan.folder / STUDY, text)
     return registration
+
+
+def _says(file: Path, values: dict[str, Any]) -> bool:
+    """Whether a study file, perhaps one that a person wrote there, with comments, says these values."""
+    if not file.is_file():
+        return False
+    try:
+        study = Study.load(file)
+    except UserError:
+        return False  # of another version, or damaged: written anew
+    return save_paths(study.dump(), study.root, None, file.parent) == values
 
 
 def load_errors(plan: Plan, cells: list[Cell]) -> dict[str, str]:

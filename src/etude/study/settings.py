@@ -16,7 +16,8 @@
     gpu: {...}                            # sections that take the place of these with --gpu
 
 Claims, their direction and the rule that settles them stand here, so they are there before the first cell runs.
-Relative paths are looked for from where the command runs, those of tasks from `--data` where it is given.
+Relative paths are looked for from where the command runs, those of tasks from `--data` where it is given; in a file
+with a `root`, such as the copy in a study's folder, from there (relative_paths.py).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from etude.recipes.document import Document, parse_file
 from etude.recipes.schema import Recipe, validate_settings
 from etude.runs.task_plan import check_settings, task_module
 from etude.settings import Strict
+from etude.study.relative_paths import locate_files
 from etude.study.sections import (
     CONTROL,
     FROZEN,
@@ -90,6 +92,10 @@ class Study(Strict):
     rule: Rule = Rule()
     needs: Needs = Needs()
     curve: int = Field(default=8, ge=1, description="evaluations on held-out text, for the learning curves")
+    root: str | None = Field(
+        default=None,
+        description="folder that relative paths are looked for in, seen from this file's; else the working one",
+    )
 
     # --- reading ------------------------------------------------------------------------------------
 
@@ -100,10 +106,13 @@ class Study(Strict):
         if file.suffix not in (".yaml", ".yml"):
             file = file.with_suffix(".yaml")
         absent = f"There is no study {file}. The shipped ones lie in studies/."
-        return cls.from_document(parse_file(file, str(file), absent), gpu, changes)
+        return cls.from_document(parse_file(file, str(file), absent), gpu, changes, file.parent)
 
     @classmethod
-    def from_document(cls, document: Document, gpu: bool = False, changes: Mapping[str, Any] | None = None) -> Self:
+    def from_document(
+        cls, document: Document, gpu: bool = False, changes: Mapping[str, Any] | None = None, folder: Path = Path()
+    ) -> Self:
+        """Check a document; `folder` is that of its file, which a `root` is seen from."""
         values, places = dict(document.values), dict(document.places)
         gpu_section = values.pop("gpu", None)
         if gpu:
@@ -113,6 +122,8 @@ class Study(Strict):
             values |= gpu_section
             own_places = {path: place for path, place in places.items() if path[:1] and path[0] not in gpu_section}
             places = own_places | {path[1:]: place for path, place in places.items() if path[:1] == ("gpu",)}
+        if isinstance(root := values.get("root"), str):
+            values = {**locate_files(values, folder / root), "root": str(folder / root)}
         changed = Document(values, places)
         for name, value in (changes or {}).items():
             changed = _with_change(changed, _split_name(name), value)
