@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import etude
 from etude.hub.run_weights import save_final
 from etude.inference.task_model import TaskModel
 from etude.pick.final import export_model
@@ -81,3 +82,12 @@ def test_families_of_our_own(others: Callable[[str], Path], tmp_path: Path, name
 )
 def test_heads_of_our_own(families: Callable[[str], Path], tmp_path: Path, task: str, changes: dict[str, Any]) -> None:
     check_export(tuned_run(families("bert"), task, tmp_path, **changes), task, tmp_path / "out")
+
+
+def test_a_network_of_the_taggers_own_goes_with_it(families: Callable[[str], Path], tmp_path: Path) -> None:
+    run = tuned_run(families("bert"), "tag", tmp_path, **{"task.network.words": 8})
+    given = records("tag", 4, 1)
+    expected = TaskModel.open(run.folder, "cpu").predict(given)
+    assert etude.export(run.folder, out=tmp_path / "out").usage
+    model = hf.AutoModel.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    assert json.dumps(model.predict(given)) == json.dumps(expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def test_readouts_say_the_same_there(
     assert published.config["model_type"] == "etude_readout"
     auto = hf.AutoModelForTokenClassification if task == "tag" else hf.AutoModelForSequenceClassification
     model = auto.from_pretrained(tmp_path / "out", trust_remote_code=True).eval()
-    tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "out")
+    tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=True)
     with torch.no_grad():
         compare(task, TaskModel.open(run.folder, "cpu"), model, tokenizer, records(task, 6, 1))
 
@@ -57,6 +58,20 @@ def test_without_its_code_nothing_opens(families: Callable[[str], Path], tmp_pat
     export_run(run, tmp_path / "out")
     with pytest.raises(ValueError, match="trust_remote_code"):
         hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out", trust_remote_code=False)
+
+
+def test_the_lines_that_open_it_ask_nothing(
+    families: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers asks on the terminal before it runs the code of a folder, for a tokenizer too."""
+    published = export_run(
+        tuned_run(families("bert"), "classify", tmp_path, **{"task.pooling": "mean"}), tmp_path / "out"
+    )
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question on the terminal"))
+    opened: dict[str, Any] = {}
+    exec("\n".join(line.strip() for line in published.usage[1:]), opened)
+    assert opened["tokenizer"]("a").input_ids
+    assert "AutoTokenizer.from_pretrained(FOLDER, trust_remote_code=True)" in published.files["modeling_readout.py"]
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +97,7 @@ def test_causal_models(gpt: Path, tmp_path: Path, changes: dict[str, Any]) -> No
         export_run(run, tmp_path / task / "out")
         auto = hf.AutoModelForSequenceClassification
         model = auto.from_pretrained(tmp_path / task / "out", trust_remote_code=True).eval()
-        tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / task / "out")
+        tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / task / "out", trust_remote_code=True)
         given = records(task, 6, 1)
         answers = TaskModel.open(run.folder, "cpu").predict(given)
         for record, answer in zip(given, answers, strict=True):
@@ -90,3 +105,20 @@ def test_causal_models(gpt: Path, tmp_path: Path, changes: dict[str, Any]) -> No
             with torch.no_grad():
                 probs = model(**tokenizer(*texts, return_tensors="pt")).logits.softmax(-1)[0]
             np.testing.assert_allclose(probs, list(answer["scores"].values()), atol=1e-5)
+
+
+def test_texts_are_padded_where_the_tokenizer_has_no_padding(gpt: Path, tmp_path: Path) -> None:
+    """GPT-2's own has none; what pads is masked, so any token will do."""
+    base = tmp_path / "base"
+    shutil.copytree(gpt, base, ignore=shutil.ignore_patterns("checksums*"))
+    content = (base / "tokenizer.json").read_text(encoding="utf-8")
+    (base / "tokenizer.json").write_text(content.replace("[PAD]", "[free]"), encoding="utf-8")
+    run = tuned_run(base, "classify", tmp_path)
+    export_run(run, tmp_path / "out")
+    model = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out", trust_remote_code=True).eval()
+    tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    given = [{"text": "who is in the town ?"}, {"text": "where"}]
+    with torch.no_grad():
+        there = model(**tokenizer([item["text"] for item in given], padding=True, return_tensors="pt")).logits
+    answers = TaskModel.open(run.folder, "cpu").predict(given)
+    np.testing.assert_allclose(there.softmax(-1), [list(answer["scores"].values()) for answer in answers], atol=1e-5)

@@ -40,11 +40,12 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         "albert": [],
         "electra": [],
         "distilbert": ["model.segments=0", "model.pooler=false", "objective.sentence=none", "model.epsilon=1e-12"],
+        "one-segment": ["model.segments=1", "objective.sentence=none", "objective.pair_rate=0"],
     }
 
     def make(kind: str) -> Path:
         if kind not in made:
-            recipe = "bert-toy" if kind == "distilbert" else f"{kind}-toy"
+            recipe = "bert-toy" if kind in ("distilbert", "one-segment") else f"{kind}-toy"
             tokenizer = Tokenizer.train("word:60", [" ".join(WORDS), "who where what is in the town ? . ,"] * 3)
             settled = Recipe.load(recipe, [*shape, *more[kind]]).resolve(vocab=tokenizer.vocab)
             folder = tmp_path_factory.mktemp("families") / kind
@@ -105,6 +106,48 @@ def test_heads_say_the_same_there(
     given = records(task, 6, 1)
     with torch.no_grad():
         compare(task, tuned, model, tokenizer, given)
+
+
+OTHER_SETTINGS = [
+    ("bert", "classify", {"task.scale": 8.0}),
+    ("bert", "similarity", {"task.scale": 8.0}),
+    ("distilbert", "classify", {"task.scale": 8.0, "task.head": "mlp"}),
+    ("one-segment", "pair", {}),
+]
+
+
+@pytest.mark.parametrize(("family", "task", "changes"), OTHER_SETTINGS)
+def test_settings_without_a_key_there_are_in_the_weights(
+    families: Callable[[str], Path], tmp_path: Path, family: str, task: str, changes: dict[str, Any]
+) -> None:
+    """A factor before the head goes into its first layer; one kind of segment, which a pair has there too."""
+    run = tuned_run(families(family), task, tmp_path, **changes)
+    published = export_run(run, tmp_path / "out")
+    assert published.architecture.endswith("BertForSequenceClassification")
+    model = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "out")
+    with torch.no_grad():
+        compare(task, TaskModel.open(run.folder), model, tokenizer, records(task, 6, 1))
+
+
+def test_a_long_text_is_cut_there_as_here(families: Callable[[str], Path], tmp_path: Path) -> None:
+    run = tuned_run(families("bert"), "classify", tmp_path, **{"task.length": 6})
+    export_run(run, tmp_path / "out")
+    model = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer.model_max_length == 6
+    text = " ".join(record["text"] for record in records("classify", 6, 1))
+    [answer] = TaskModel.open(run.folder).predict([{"text": text}])
+    with torch.no_grad():
+        probs = model(**tokenizer(text, truncation=True, return_tensors="pt")).logits.softmax(-1)[0]
+    np.testing.assert_allclose(
+        probs, [answer["scores"][model.config.id2label[n]] for n in range(len(probs))], atol=1e-5
+    )
+
+
+def test_the_piece_that_carries_a_tag_is_told(families: Callable[[str], Path], tmp_path: Path) -> None:
+    run = tuned_run(families("bert"), "tag", tmp_path, **{"task.piece": "last"})
+    assert "its last piece (task.piece)" in " ".join(export_run(run, tmp_path / "out").notes)
 
 
 def compare(task: str, tuned: TaskModel, model: Any, tokenizer: Any, given: list[dict[str, Any]]) -> None:

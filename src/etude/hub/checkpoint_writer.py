@@ -91,7 +91,7 @@ def to_published(
     start = tokenizer.special.start if has_start else None
     if start is not None:
         published.config["bos_token_id"] = start
-    files = make_tokenizer_configs(tokenizer, settings.context, segments=settings.segments > 0, start=start)
+    files = make_tokenizer_configs(tokenizer, settings.context, segments=settings.segments > 1, start=start)
     if family.head_activation_key is not None:
         activation = recipe.objective.activation or settings.activation
         published.config[family.head_activation_key] = published_activation(activation)

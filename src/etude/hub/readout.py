@@ -22,7 +22,7 @@ from etude.hub import mapping
 from etude.hub.checkpoint_writer import PublishedModel, special_token_ids
 from etude.hub.families import match_recipe
 from etude.hub.readout_code import CODE, FILE_NAME
-from etude.hub.tokenizer_files import add_framing, make_tokenizer_configs
+from etude.hub.tokenizer_files import add_framing, make_tokenizer_configs, padding_token
 from etude.models import transformer
 from etude.models.base import Model
 from etude.models.layer_features import chosen_layers
@@ -73,17 +73,19 @@ def to_readout(run: Run, plan: Plan, model: Model, task: Task, reason: str) -> P
         **{key: value for key, value in encoder.items() if key.endswith("_token_id")},
         **head.config,
     }
-    tokenizer = add_framing(run.tokenizer, framing)
-    files = make_tokenizer_configs(tokenizer, settings.context, segments=settings.segments > 0)
+    tokenizer, length = add_framing(run.tokenizer, framing), task.framing.length or settings.context
+    pad = padding_token(special, framing) if model.causal else special.pad
+    files = make_tokenizer_configs(tokenizer, length, segments=settings.segments > 1, pad=pad)
     files |= {"tokenizer.json": tokenizer.content, FILE_NAME: CODE}
     auto = AUTO[head.ending]
     usage = (
         f"No class of transformers has this head, so {FILE_NAME} holds one. It opens with:",
         f"  from transformers import AutoTokenizer, {auto}",
         f'  model = {auto}.from_pretrained("FOLDER", trust_remote_code=True)',
-        '  tokenizer = AutoTokenizer.from_pretrained("FOLDER")',
+        '  tokenizer = AutoTokenizer.from_pretrained("FOLDER", trust_remote_code=True)',
     )
-    return PublishedModel(config, {name: value.detach() for name, value in tensors.items()}, files, usage=usage)
+    tensors = {name: value.detach() for name, value in tensors.items()}
+    return PublishedModel(config, tensors, files, notes=head.notes, usage=usage)
 
 
 def _encoder_tensors(run: Run, model: Model, table: mapping.Table, settings: transformer.Settings) -> dict[str, Tensor]:

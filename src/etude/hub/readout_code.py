@@ -8,7 +8,7 @@ CODE = '''"""An encoder of transformers under a linear head that reads pooled hi
 
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
     model = AutoModelForSequenceClassification.from_pretrained(FOLDER, trust_remote_code=True).eval()
-    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER, trust_remote_code=True)
     probabilities = model(**tokenizer(["a text"], return_tensors="pt")).logits.softmax(-1)
 """
 

@@ -18,7 +18,7 @@ from etude.hub.checkpoint_writer import PublishedModel, special_token_ids
 from etude.hub.families import match_recipe
 from etude.hub.mapping import linear, tensor
 from etude.hub.readout import to_readout
-from etude.hub.tokenizer_files import add_framing, add_markers, make_tokenizer_configs
+from etude.hub.tokenizer_files import add_framing, add_markers, make_tokenizer_configs, padding_token
 from etude.models import transformer
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
@@ -77,14 +77,14 @@ def to_published_with_head(run: Run) -> PublishedModel:
     special, pad = run.tokenizer.special, None
     config = family.make_config(settings, set()) | special_token_ids(special, causal=False)
     if model.causal:
-        # its class reads the last token that is no padding, and needs one to tell: any but the last of a text will do
         framing = model.frame(special)
-        pad = next(id for id in (special.pad, special.unknown, *framing.before) if id is not None)
+        pad = padding_token(special, framing)  # its class reads the last token that is no padding
         ends = {"bos_token_id": next(iter(framing.before), None), "eos_token_id": framing.after[-1]}
         config |= {"pad_token_id": pad, **ends, "cls_token_id": None, "sep_token_id": None}
     config |= {"architectures": [f"{start}{head.ending}"], **head.config}
     tokenizer = add_framing(run.tokenizer, model.frame(special)) if model.causal else add_markers(run.tokenizer)
-    files = make_tokenizer_configs(tokenizer, settings.context, segments=settings.segments > 0, pad=pad)
+    length = task.framing.length or settings.context
+    files = make_tokenizer_configs(tokenizer, length, segments=settings.segments > 1, pad=pad)
     files["tokenizer.json"] = tokenizer.content
     tensors = {name: value.detach() for name, value in tensors.items()}
     return PublishedModel(config, tensors, files, notes=tuple(notes))

@@ -107,6 +107,11 @@ def make_tokenizer_configs(
     }
 
 
+def padding_token(special: Specials, framing: Framing) -> int | None:
+    """Return what pads texts of a causal model: any token but the last of a text will do; None where there is none."""
+    return next((id for id in (special.pad, special.unknown, *framing.before) if id is not None), None)
+
+
 def find_prefix_tokens(tokenizer: Tokenizer) -> list[int]:
     """Return the tokens that a tokenizer itself puts before a text with add_special_tokens: Llama's <s>.
 

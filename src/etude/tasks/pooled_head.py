@@ -334,6 +334,9 @@ class PooledHead(nn.Module):
     ) -> PublishedHead:
         """The head of a task whose part this is: `weights` are those of the task, where it is named `pooled`."""
         misfits = tuple(self._misfits(model, family))
+        if self.scale != 1.0:  # no class has a factor before its head: the first layer of ours takes it in
+            first = "pooled.head.weight" if self.hidden is None else "pooled.hidden.weight"
+            weights = {**weights, first: weights[first] * self.scale}
         if family.vector == "last":
             return PublishedHead(ending, {"score": "pooled.head"}, weights, config, has_bias=False, misfits=misfits)
         layers = {"classifier": "pooled.head"}
@@ -371,8 +374,6 @@ class PooledHead(nn.Module):
         if self.pooling != position:
             state = {"start": "first", "last": "last"}[position]
             misfits.append(f"task.pooling={self.pooling} (it reads the {state} state)")
-        if family.vector == "last" and self.scale != 1.0:
-            misfits.append(f"task.scale={self.scale}")
         if self.reading != "joint":
             misfits.append(f"texts read {self.reading}")
         if family.vector == "pooler" and model.pooler is None:

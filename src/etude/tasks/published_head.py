@@ -54,6 +54,7 @@ class Readout:
     scale: float = 1.0  # of the pooled vector
     reading: str = "joint"  # of a pair
     misfits: tuple[str, ...] = ()  # what has no place there either, in words
+    notes: tuple[str, ...] = ()  # what a person should know of the export
 
 
 def label_config(labels: Sequence[str]) -> dict[str, object]:

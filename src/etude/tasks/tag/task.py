@@ -394,15 +394,21 @@ class Tagger(LinearTask[TaggedSentence, TagRow, TagBatch]):
     def published_head(self, model: Model, family: EncoderFamily) -> PublishedHead:
         # a head without a CRF has one for its rules of decoding, where there are any: they are no weights
         weights = {name: value for name, value in self.state_dict().items() if not name.startswith("head.crf")}
-        misfits = () if self.settings.head == "linear" else (f"task.head={self.settings.head}",)
+        misfits = [] if self.settings.head == "linear" else [f"task.head={self.settings.head}"]
+        misfits += [] if self.own is None else ["task.network (layers of the tagger's own)"]
+        notes = []
+        if self.settings.piece != "first":
+            notes.append(f"the tag of a word is that of its {self.settings.piece} piece (task.piece), not of its first")
         return PublishedHead(
-            "ForTokenClassification", {"classifier": "head.output"}, weights, label_config(self.labels), misfits=misfits
-        )
+            "ForTokenClassification", {"classifier": "head.output"}, weights, label_config(self.labels),
+            misfits=tuple(misfits), notes=tuple(notes),
+        )  # fmt: skip
 
     def readout(self, model: Model) -> Readout:
         head = self.published_head(model, EncoderFamily("any", None))
-        misfits = head.misfits if self.own is None else (*head.misfits, "task.network")
-        return Readout("ForTokenClassification", head.layers, head.weights, head.config, misfits=misfits)
+        return Readout(
+            "ForTokenClassification", head.layers, head.weights, head.config, misfits=head.misfits, notes=head.notes
+        )
 
 
 def scoring(settings: Settings, facts: Facts) -> TagScoring:
