@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,3 +69,28 @@ def test_unknown_tokens_are_a_problem(tmp_path: Path) -> None:
     assert find_text_problems(report) == [
         "3.0% of the tokens are unknown: train a larger tokenizer, or a byte-level one."
     ]
+
+
+def test_memory_is_estimated_once_and_no_compiler_is_imported(tmp_path: Path) -> None:
+    """Drawing on the meta device imports torch's compiler, which takes seconds."""
+    (tmp_path / "text.txt").write_text("".join(f"{s.strip()} The dog too.\n\n" for s in SENTENCES), encoding="utf-8")
+    prepare(str(tmp_path / "text.txt"), tmp_path / "corpus", tokenizer="wordpiece:100", valid=0.2, workers=0)
+    code = """
+import sys
+from etude.pretraining import check as checking
+from etude.pretraining.trial import Speed
+from etude.recipes.schema import Recipe
+from etude.train import memory
+
+calls, estimate = [], memory.estimate
+memory.estimate = lambda *given, **named: calls.append(named["length"]) or estimate(*given, **named)
+checking.measure_speed = lambda *_: Speed(1e3, 0.1, 1e6, 128, 100.0, 9, 4.0, 0.0, 0.0)
+result = checking.check(Recipe.load("bert-toy"), sys.argv[1])
+assert len(calls) == 1 and calls[0] > 1, calls
+assert result.needs.activations > 0 and result.needs.parameters == 4 * result.parameters
+assert "torch._dynamo.callback" not in sys.modules and "sympy" not in sys.modules
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "corpus")], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

@@ -27,6 +27,7 @@ from etude.pretraining.loop import build_rows
 from etude.pretraining.setup import resolve_recipe
 from etude.pretraining.trial import measure_speed, shorten_steps
 from etude.recipes.learner import build_learner
+from etude.recipes.model_memory import shapes_only
 
 SCRATCH_TOKENS = 10e6  # that an encoder from scratch must read
 CONTINUED_TOKENS = 1e6  # that a start must read to go on
@@ -113,7 +114,7 @@ def _measure(race: Race, candidate: Candidate, text: PickText, share: float) -> 
         else:
             recipe = resolve_recipe(candidate.recipe, corpus, overrides)
         device = torch.device(race.device)
-        with torch.device("meta"):
+        with shapes_only():
             _, objective = build_learner(recipe, corpus.tokenizer)
         row_tokens = build_rows(recipe, corpus, objective).row_tokens
         # three steps of a published batch take a processor a minute

@@ -13,13 +13,14 @@ from etude.chance import Chance
 from etude.errors import UserError
 from etude.graph.graph import Graph
 from etude.models.base import Model
-from etude.objectives.base import PretrainingObjective
+from etude.objectives.base import PretrainingObjective, Rows
 from etude.pretraining.first_weights import FirstWeights
 from etude.pretraining.loop import build_rows, check_held_out
 from etude.pretraining.setup import load_recipe, resolve_recipe
 from etude.pretraining.trial import Speed, measure_speed, shorten_steps
 from etude.recipes.document import Overrides
 from etude.recipes.learner import build_learner
+from etude.recipes.model_memory import shapes_only
 from etude.recipes.schema import Recipe
 from etude.runs.source import Source, held_out, open_source
 from etude.text.corpus.corpus import Corpus
@@ -60,22 +61,16 @@ def check(
     resolved = resolve_recipe(FirstWeights.read(None, entities).complete(loaded, corpus), corpus, ())
     device = resolve_device(resolved.train.device)
     settings = resolved.train
-    with torch.device("meta"):  # shapes alone: a model that does not fit is said to, not tried
+    with shapes_only():  # a model that does not fit is said to, not tried
         model, objective = build_learner(resolved, corpus.tokenizer)
-    memory_estimate = _estimate_memory(resolved, model, objective, device)
-    available = memory.machine_memory()
-    if device.type == "cpu" and available is not None and memory_estimate.parameters > available:
+    learnt = [*model.named_parameters("model"), *objective.named_parameters("objective")]
+    weights, available = sum(parameter.nbytes for _, parameter in learnt), memory.machine_memory()
+    if device.type == "cpu" and available is not None and weights > available:
         raise UserError(
-            f"{resolved.name} needs {memory_estimate.parameters / 1e9:,.1f} GB for its weights alone, and this machine "
+            f"{resolved.name} needs {weights / 1e9:,.1f} GB for its weights alone, and this machine "
             f"has {available / 1e9:,.1f} GB of memory. Make model.layers, model.width or model.context smaller."
         )
     rows = build_rows(resolved, corpus, objective)
-    if memory_estimate.activations is not None:  # as the sequences of this text need it
-        memory_estimate = memory.estimate_for(
-            settings, model, objective, objective.batch([rows[0]], Chance(settings.seed, 0)),
-            micro_tokens=settings.micro_tokens or settings.batch_tokens,
-            precision=peak.resolve_precision(settings.precision, device), device=device.type,
-        )  # fmt: skip
     check_held_out(resolved, corpus, objective)
     speed = measure_speed(shorten_steps(resolved, device, rows.row_tokens), corpus, device)
     steps = schedule.total_steps(
@@ -84,12 +79,10 @@ def check(
     )  # fmt: skip
     rows_read = schedule.rows_before(settings, rows.row_tokens or 1, steps)
     tokens = round(rows_read * speed.mean_tokens)
-    named_parameters = [*model.named_parameters("model"), *objective.named_parameters("objective")]
-    parameters = sum(p.numel() for _, p in named_parameters)
     return Check(
         recipe=resolved,
-        parameters=parameters,
-        needs=memory_estimate,
+        parameters=sum(parameter.numel() for _, parameter in learnt),
+        needs=_estimate_memory(resolved, model, objective, rows, device),
         steps=steps,
         tokens=tokens,
         epochs=rows_read / len(rows),
@@ -102,14 +95,22 @@ def check(
 
 
 def _estimate_memory(
-    recipe: Recipe, model: Model, objective: PretrainingObjective, device: torch.device
+    recipe: Recipe, model: Model, objective: PretrainingObjective, rows: Rows, device: torch.device
 ) -> memory.Estimate:
+    """Estimate the memory of training on sequences like those of this text."""
     settings = recipe.train
+    micro_tokens = settings.micro_tokens or settings.batch_tokens
+    precision = peak.resolve_precision(settings.precision, device)
+    if model.activation_bytes(1, 4, device.type) is not None:
+        batch = objective.batch([rows[0]], Chance(settings.seed, 0))
+        return memory.estimate_for(
+            settings, model, objective, batch, micro_tokens=micro_tokens, precision=precision, device=device.type
+        )
     return memory.estimate(
         settings,
         [*model.named_parameters("model"), *objective.named_parameters("objective")],
-        micro_tokens=settings.micro_tokens or settings.batch_tokens,
-        precision=peak.resolve_precision(settings.precision, device),
+        micro_tokens=micro_tokens,
+        precision=precision,
         model=model,
         other_models=objective.trunks(),
         device=device.type,

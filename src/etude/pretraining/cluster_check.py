@@ -11,8 +11,6 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.base import Model
@@ -22,6 +20,7 @@ from etude.pretraining.loop import build_rows
 from etude.pretraining.setup import load_recipe, resolve_recipe
 from etude.recipes.document import Overrides
 from etude.recipes.learner import build_learner
+from etude.recipes.model_memory import shapes_only
 from etude.recipes.schema import Recipe
 from etude.runs.source import Source, open_source
 from etude.train import memory, recomputation, schedule
@@ -110,7 +109,7 @@ def check_cluster(
     source = open_source(corpus, loaded)
     resolved = resolve_recipe(loaded, source, ())
     settings, ranks = resolved.train, nodes * gpus
-    with torch.device("meta"):
+    with shapes_only():
         model, objective = build_learner(resolved, source.tokenizer)
     rows = build_rows(resolved, source, objective)
     if rows.row_tokens is None or not model.layer_modules():

@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.graph.graph import Graph
@@ -27,6 +25,7 @@ from etude.pretraining.loop import build_rows
 from etude.pretraining.setup import load_recipe, resolve_recipe
 from etude.recipes.document import Overrides, parse_overrides
 from etude.recipes.learner import build_learner
+from etude.recipes.model_memory import shapes_only
 from etude.recipes.schema import Recipe
 from etude.runs.run import RECIPE, Run
 from etude.runs.source import Source, open_source
@@ -139,7 +138,7 @@ def _open_run(
 
 def _build_learner(recipe: Recipe, source: Source, first: FirstWeights) -> tuple[Model, PretrainingObjective]:
     """Model and objective; without weights where none are needed, or there would be too many."""
-    with torch.device("meta"):
+    with shapes_only():
         model, objective = build_learner(recipe, source.tokenizer)
     learner = [*model.parameters(), *objective.parameters()]
     if not objective.views_by_weights or sum(parameter.numel() for parameter in learner) > MOST_WEIGHTS:

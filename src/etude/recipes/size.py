@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import torch
 
 from etude.chance import Chance, uniform
 from etude.graph.graph import Graph
 from etude.graph.graph_split import GraphSplit
 from etude.models.base import Model
 from etude.objectives.base import PretrainingObjective
+from etude.recipes.model_memory import shapes_only
 from etude.recipes.schema import Recipe
 from etude.text.corpus.corpus import Corpus
 from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS, Specials
@@ -50,7 +50,7 @@ def measure_recipe(recipe: Recipe) -> Size:
     tokens = max(2 * (getattr(recipe.objective, "row_tokens", None) or 0), 2_000)
     words = min(WORDS, (recipe.model.vocab or WORDS) - len(TRAINED_SPECIALS))
     corpus = synthetic_corpus(tokens, words, recipe.reads_entities)
-    with torch.device("meta"):
+    with shapes_only():
         model = recipe.build_model()
         objective = recipe.build_objective(model, corpus.tokenizer.special)
     return _measure(model, objective, corpus)
@@ -59,7 +59,7 @@ def measure_recipe(recipe: Recipe) -> Size:
 def _measure_graph_recipe(recipe: Recipe) -> Size:
     """The size of a recipe on a graph as large as FB15k-237."""
     recipe = recipe.resolve(vocab=GRAPH_ENTITIES, relations=GRAPH_RELATIONS)
-    with torch.device("meta"):
+    with shapes_only():
         model = recipe.build_model()
         objective = recipe.build_objective(model, Specials())
     return _measure(model, objective, synthetic_graph())

@@ -23,6 +23,7 @@ from etude.errors import UserError
 from etude.objectives.base import Objective
 from etude.pretraining.loop import build_rows
 from etude.pretraining.trial import measure_speed
+from etude.recipes.model_memory import shapes_only
 from etude.recipes.schema import Recipe
 from etude.recipes.size import synthetic_corpus
 from etude.settings import read_json
@@ -72,7 +73,7 @@ def compute_cost(recipe: Recipe, corpus: Corpus, teacher: Recipe | None = None) 
 
 
 def _count_cost(recipe: Recipe, corpus: Corpus, teacher: Recipe | None) -> Cost:
-    with torch.device("meta"):
+    with shapes_only():
         model = recipe.build_model()
         objective = recipe.build_objective(model, corpus.tokenizer.special)
         if teacher is not None:

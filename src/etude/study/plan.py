@@ -20,10 +20,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from etude.pretraining.continued import StartWeights
 from etude.pretraining.first_weights import FirstWeights
+from etude.recipes.model_memory import shapes_only
 from etude.recipes.schema import Recipe
 from etude.study.budget import GPU_FLOPS, Cost, Machine, TrainingLength
 from etude.study.cells import Cell, CellStore
@@ -57,7 +56,7 @@ class Draft:
     @cached_property
     def transfer_defaults(self) -> dict[bool, dict[str, Any]]:
         """Default settings of a transfer, by whether the model is frozen."""
-        with torch.device("meta"):
+        with shapes_only():
             model = self.recipe.build_model()
         return {frozen: model.transfer_defaults(frozen) for frozen in (False, True)}
 
