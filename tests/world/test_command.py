@@ -52,3 +52,29 @@ def test_an_amount_without_an_end_is_refused_before_anything_is_written(tmp_path
             result = CliRunner().invoke(app, ["world", "-o", str(tmp_path / "town"), "--no-tasks", option, amount])
             assert isinstance(result.exception, UserError), (option, amount)
             assert not (tmp_path / "town").exists(), (option, amount)
+
+
+def test_what_is_there_is_replaced_only_by_force(tmp_path):
+    words = ["world", "-o", str(tmp_path), "--megabytes", "0.01", "--no-tasks"]
+    (tmp_path / "text.txt").write_text("Mine.\n", encoding="utf-8")
+    result = CliRunner().invoke(app, words)
+    assert isinstance(result.exception, UserError) and "--force" in str(result.exception)
+    assert str(tmp_path / "text.txt") in str(result.exception)
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"], "nothing is written"
+    assert (tmp_path / "text.txt").read_text(encoding="utf-8") == "Mine.\n"
+    assert CliRunner().invoke(app, [*words, "--force"]).exit_code == 0
+    assert (tmp_path / "text.txt").read_text(encoding="utf-8").startswith(World(0).document(0).text)
+    (tmp_path / "text.txt").unlink()
+    again = CliRunner().invoke(app, words)
+    assert isinstance(again.exception, UserError) and "knowledge exists already" in str(again.exception)
+
+
+def test_other_files_and_what_was_not_asked_for_are_not_in_the_way(tmp_path):
+    for name in ("pairs.tsv", "notes.md"):
+        (tmp_path / name).write_text("mine\n", encoding="utf-8")
+    (tmp_path / "tasks").mkdir()
+    words = ["world", "-o", str(tmp_path), "--megabytes", "0.01", "--no-tasks"]
+    refused = CliRunner().invoke(app, [*words, "--pairs", "5"])
+    assert isinstance(refused.exception, UserError) and "pairs.tsv exists already" in str(refused.exception)
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert (tmp_path / "pairs.tsv").read_text(encoding="utf-8") == "mine\n"

@@ -137,6 +137,7 @@ def world(
     pairs: int = 0,
     anchored: float = 0.0,
     link_noise: float = 0.0,
+    force: bool = False,
     on_progress: Callable[[str, float], None] | None = None,
 ) -> World:
     """Write text about the built-in town, with gold labels for every task.
@@ -151,6 +152,7 @@ def world(
             the task of translation holds out.
         anchored: Also write so many megabytes of text whose mentions are linked to the graph, to anchored.txt.
         link_noise: Share of those links that point to a wrong entity.
+        force: Replace files that are already there.
         on_progress: Receives the part being written, and its share that is done.
     """
     from etude.errors import UserError
@@ -167,6 +169,9 @@ def world(
         raise UserError(f"link_noise is a share, from 0 to below 1, not {link_noise:g}.")
     if link_noise and not anchored:
         raise UserError("--link-noise is of the text with links: say how much of it with --anchored MEGABYTES.")
+    if not force:
+        of_options = {"tasks": tasks, "prompts": tasks, "pairs.tsv": pairs, "anchored.txt": anchored}
+        _refuse_existing(Path(out), ["text.txt", "knowledge", *(name for name, asked in of_options.items() if asked)])
     report = on_progress or (lambda part, share: None)
     town.write(Path(out), megabytes, tasks, report)
     if pairs:
@@ -179,3 +184,12 @@ def world(
     if anchored:
         knowledge.write_anchored(Path(out) / "anchored.txt", anchored, link_noise, report)
     return town
+
+
+def _refuse_existing(folder: Path, names: Sequence[str]) -> None:
+    """Raise UserError where one of these files, or anything in one of these folders, is there."""
+    from etude.errors import UserError
+
+    for path in (folder / name for name in names):
+        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+            raise UserError(f"{path} exists already. Choose another folder with -o, or replace it with --force.")
