@@ -6,9 +6,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from etude.baselines.labels import read_texts
 from etude.baselines.registry import fit
 from etude.errors import UserError
 from etude.inference.baseline_model import BaselineModel
@@ -30,18 +32,23 @@ def run_standalone(folder: Path, lines: list[str]) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("typed", [False, True])
-def test_relations_are_read_from_the_same_records(typed: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("typed", "signs"), [(False, "punct"), (True, "punct"), (True, "ernie")])
+def test_relations_are_read_from_the_same_records(
+    typed: bool, signs: Literal["punct", "ernie"], tmp_path: Path
+) -> None:
     """The export took the JSON of a record for the text itself, without the signs around its entities."""
     rows = records("relation", 40, 0)
     for row in rows:
         row["subject_entity"]["type"] = "THING"
     examples = Examples([relation.parse(row, {}, "") for row in rows], "rows", ["row"] * len(rows))
-    fit("tfidf", "relation", relation.Settings(typed=typed), examples).save(tmp_path / "best")
+    fit("tfidf", "relation", relation.Settings(typed=typed, signs=signs), examples).save(tmp_path / "best")
     model = BaselineModel.open(tmp_path / "best")
     korean = {"sentence": "봉준호가 찍은 기생충.", "object_entity": {"start_idx": 8, "end_idx": 10, "type": "POH"},
               "subject_entity": {"start_idx": 0, "end_idx": 2, "type": "PER"}}  # fmt: skip
     unseen = [*records("relation", 6, 1), korean]
+    read = read_texts(model.baseline.task, relation.parse(korean, {}, "", labelled=False))
+    subject, thing = relation.SIGNS[signs]["subject"][0], relation.SIGNS[signs]["object"][0]
+    assert read[0].startswith(f"{subject} ") and read[0].endswith(f" {thing} .")
     lines = [json.dumps(row, ensure_ascii=False) for row in unseen]
     assert run_standalone(model.export(tmp_path / "out"), lines) == model.predict(unseen)
 

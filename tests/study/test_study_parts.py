@@ -21,6 +21,7 @@ from etude.study.text_source import make_sentence_pairs
 from etude.text.corpus.corpus import Corpus
 from etude.world import World
 from tests.study.tiny_study import tiny
+from tests.tasks.labelled_records import records
 
 TOY = {"model.layers": 1, "model.width": 16, "model.heads": 2, "train.batch_tokens": 512}
 
@@ -195,6 +196,20 @@ def test_the_majority_is_scored_like_everybody(tmp_path: Path) -> None:
         "transfer": "macro_f1", "baseline": "macro_f1", "majority": "macro_f1",
     }  # fmt: skip
     assert "train.batch_examples" in settings["transfer"] and "train.batch_examples" not in settings["majority"]
+
+
+def test_a_baseline_reads_relations_as_the_models_do(tmp_path: Path) -> None:
+    lines = [json.dumps(record) + "\n" for record in records("relation", 60, 0)]
+    (tmp_path / "train.jsonl").write_text("".join(lines), encoding="utf-8")
+    changes = {
+        "tasks": {"relation": {"kind": "relation", "train": str(tmp_path / "train.jsonl")}}, "claims": [],
+        "control.baselines": ["tfidf"], "transfer.task.signs": "ernie", "transfer.task.typed": True,
+    }  # fmt: skip
+    plan = planner.make_plan(tiny(**changes), tmp_path, device="cpu", dry=True)
+    settings = {cell.kind: cell.arguments["settings"] for cell in plan.cells.values() if "settings" in cell.arguments}
+    for kind in ("transfer", "baseline"):
+        assert settings[kind]["task.signs"] == "ernie" and settings[kind]["task.typed"] is True
+    assert "task.signs" not in settings["majority"], "it reads no text"
 
 
 def test_files_of_many_cells_are_read_once(tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ def test_every_file_is_read_as_it_is(tmp_path: Path) -> None:
     assert tag.learn(tagged, tag.Settings())["characters"] is True
     related = relation.read(file(tmp_path, "re.json", RE))
     assert [item.label for item in related] == ["no_relation", "org:members"]
-    assert related[0].marked(False).startswith("20대 남성 @ A @ ( # 26 # )씨가 아버지")
-    assert related[1].marked(True) == "# ^ PER ^ 이순신 # 은 @ * LOC * 조선 @ 의 장군이다."
+    assert related[0].marked(False, "punct").startswith("20대 남성 @ A @ ( # 26 # )씨가 아버지")
+    assert related[1].marked(True, "punct") == "# ^ PER ^ 이순신 # 은 @ * LOC * 조선 @ 의 장군이다."
 
 
 def test_relations_by_words(tmp_path: Path) -> None:
@@ -79,8 +79,8 @@ def test_relations_by_words(tmp_path: Path) -> None:
             "subj_start": 0, "subj_end": 1, "obj_start": 5, "obj_end": 5, "subj_type": "PERSON",
             "obj_type": "CITY"}  # fmt: skip
     (item,) = relation.read(file(tmp_path, "t.jsonl", line)).items
-    assert item.marked(False) == "@ Bill Gates @ was born in # Seattle # ."
-    assert item.marked(True) == "@ * PERSON * Bill Gates @ was born in # ^ CITY ^ Seattle # ."
+    assert item.marked(False, "punct") == "@ Bill Gates @ was born in # Seattle # ."
+    assert item.marked(True, "punct") == "@ * PERSON * Bill Gates @ was born in # ^ CITY ^ Seattle # ."
     assert item.label == "per:city_of_birth"
 
 

@@ -7,6 +7,7 @@ tfidf+vectors      both, side by side
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -19,7 +20,7 @@ from etude.baselines.text_features import softmax
 from etude.tasks.base import Answer
 from etude.tasks.classify import LabelledText
 from etude.tasks.data.examples import Examples, label_numbers
-from etude.tasks.relation import RelationExample
+from etude.tasks.relation import SIGNS, RelationExample
 from etude.tasks.relation import Settings as RelationSettings
 
 PREDICT_TEXT = '''def predict(line):
@@ -30,7 +31,7 @@ PREDICT_PAIR = PREDICT_TEXT.replace("of a text", "of two texts with a tab betwee
     "logits(line)", 'logits(*line.split("\\t", 1))'
 )
 PREDICT_RELATION = '''# signs around an entity, and around its type
-ENTITIES = {"subject_entity": ("@", "*"), "object_entity": ("#", "^")}
+ENTITIES = SIGNS
 
 
 def predict(line):
@@ -107,7 +108,9 @@ class LabelBaseline(LinearBaseline[LabelledText | RelationExample]):
     @property
     def predict_script(self) -> str:
         if isinstance(self.task.settings, RelationSettings):
-            return PREDICT_RELATION.replace("TYPED", str(self.task.settings.typed))
+            signs = {f"{role}_entity": signs for role, signs in SIGNS[self.task.settings.signs].items()}
+            script = PREDICT_RELATION.replace("TYPED", str(self.task.settings.typed))
+            return script.replace("= SIGNS", f"= {json.dumps(signs)}")
         return PREDICT_PAIR if self.reads_pairs(self.task) else PREDICT_TEXT
 
 
@@ -121,5 +124,5 @@ def read_texts(task: BaselineTask, item: LabelledText | RelationExample) -> tupl
     """The texts of an example; of a relation, one with its two entities marked."""
     if isinstance(item, RelationExample):
         assert isinstance(task.settings, RelationSettings)
-        return (item.marked(task.settings.typed),)
+        return (item.marked(task.settings.typed, task.settings.signs),)
     return item.texts

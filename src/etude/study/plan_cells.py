@@ -24,6 +24,7 @@ from etude.text.run_checksums import CHECKSUMS
 EVALUATIONS = 10  # on dev in a transfer, where the study does not say: the best of them is taken
 TRANSFER_OVERHEAD = 1.5  # seconds that a transfer takes beside its steps: reading, building, saving, predicting
 SCORING = ("task.score", "task.positive", "task.nothing", "task.rules", "task.tokenizer")  # how answers are scored
+READING = ("task.typed", "task.signs")  # how the text of an example is read, by a baseline of words too
 LENGTHS = ("train.epochs", "train.steps", "train.tokens", "train.flops")
 
 
@@ -242,8 +243,9 @@ def _transfer_settings(plan: Plan, row: Row, column: Column, tuned: Changes, exa
     settings: Changes = dict(study.tasks[column.task].set)
     if row.draft is not None:
         settings = {**study.transfer, **settings, **study.contenders[row.draft.entry.contender].transfer}
-    else:  # the majority has no head or network that settings of the study could name, and is scored like everybody
-        settings = {**{name: study.transfer[name] for name in SCORING if name in study.transfer}, **settings}
+    else:  # a baseline has no head or network that settings of the study could name, and is scored like everybody
+        shared = SCORING if row.kind == "majority" else (*SCORING, *READING)
+        settings = {**{name: study.transfer[name] for name in shared if name in study.transfer}, **settings}
     settings |= tuned
     if row.kind == "frozen":
         settings |= {"transfer.frozen": True}

@@ -114,12 +114,12 @@ class RelationExample:
             mentions = tuple(NamedMention(move(start), move(end), name) for start, end, name in mentions)
         return replace(self, text=text, entities=(first, second), mentions=mentions)
 
-    def signs(self, typed: bool, kind: str = "punct") -> list[Sign]:
+    def signs(self, typed: bool, kind: str) -> list[Sign]:
         """Those of both entities, in their order in the text."""
         ordered = sorted(self.entities, key=lambda entity: entity.start)
         return [sign for entity in ordered for sign in entity.signs(typed, kind)]
 
-    def marked(self, typed: bool, kind: str = "punct") -> str:
+    def marked(self, typed: bool, kind: str) -> str:
         """The text with the signs in it; the rest of it as it is."""
         return insert_signs(self.text, self.signs(typed, kind))
 
