@@ -203,6 +203,16 @@ def test_padding_of_the_vocabulary_is_trimmed_and_told(tmp_path: Path) -> None:
         hub.read_checkpoint(tmp_path / "padded")
 
 
+@pytest.mark.parametrize(("end", "note"), [
+    (5, ()),
+    ([3, 5], ()),
+    (50256, ()),  # the default of its class, beyond this vocabulary
+    (3, ("ends its texts with [SEP] (eos_token_id=3), and here [EOT] ends one: generation goes on behind it",)),
+])  # fmt: skip
+def test_another_end_of_a_text_is_told(folders: Any, tmp_path: Path, end: Any, note: tuple[str, ...]) -> None:
+    assert hub.read_checkpoint(changed(folders("gpt2"), tmp_path / "ends", config={"eos_token_id": end})).notes == note
+
+
 REFUSED = [
     ("bert", {"is_decoder": True}, "is_decoder=True is not supported"),
     ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,6 +121,57 @@ def test_bpe_files_of_gpt2(tmp_path: Path) -> None:
     for text in TEXTS:
         assert tokenizer.encode(text).ids.tolist() == trained.encode(text).ids.tolist()
         assert tokenizer.decode(tokenizer.encode(text).ids) == Tokenizer.normalise(text)
+
+
+@pytest.mark.parametrize("form", ["added_tokens.json", "tokenizer_config.json"])
+def test_tokens_added_to_a_list_of_words_stay(tmp_path: Path, form: str) -> None:
+    """Their rows are trained: a folder without tokenizer.json names them in a file of their own."""
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    config: dict[str, Any] = {"do_lower_case": False, "tokenizer_class": "BertTokenizer"}
+    first = len(WORDS)
+    if form == "added_tokens.json":
+        (tmp_path / form).write_text(json.dumps({"코로나": first, "<entity>": first + 1}), encoding="utf-8")
+        special = {"additional_special_tokens": ["<entity>"], "unk_token": "[UNK]"}
+        (tmp_path / "special_tokens_map.json").write_text(json.dumps(special))
+    else:
+        config["added_tokens_decoder"] = {
+            "0": {"content": "[PAD]", "special": True},
+            str(first): {"content": "코로나", "normalized": True, "special": False},
+            str(first + 1): {"content": "<entity>", "special": True},
+        }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    here, there = open_tokenizer(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert here.vocab == len(there) == first + 2
+    text = "The 코로나 시장"
+    assert here.encode(text).ids.tolist() == there(text, add_special_tokens=False).input_ids
+    assert here.id("<entity>") == first + 1
+    assert first + 1 not in here.encode("<entity>").ids, "the name of a special token is plain text"
+
+
+def test_added_tokens_that_do_not_follow_the_vocabulary_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"new": len(WORDS) + 7}))
+    with pytest.raises(UserError, match=r"'new' has the id 22, and behind the vocabulary it would be 15"):
+        open_tokenizer(tmp_path)
+    (tmp_path / "added_tokens.json").write_text("[1]")
+    with pytest.raises(UserError, match=r"added_tokens\.json cannot be read"):
+        open_tokenizer(tmp_path)
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"new": None}))
+    with pytest.raises(UserError, match="in a form that is not known"):
+        open_tokenizer(tmp_path)
+
+
+def test_bpe_files_with_a_space_before_every_text(tmp_path: Path) -> None:
+    reference.byte_tokenizer(300).backend.model.save(str(tmp_path))
+    size = len(json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8")))
+    config = {"add_prefix_space": True, "tokenizer_class": "GPT2Tokenizer", "eos_token": "[EOT]", "unk_token": "[EOT]"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"<new>": size}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    here, there = open_tokenizer(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("one two <new>", "two", "세 번"):
+        assert here.encode(text).ids.tolist() == there(text).input_ids
 
 
 def test_markers_are_put_in_once() -> None:

@@ -96,6 +96,8 @@ def _read_folder(folder: Path) -> ImportedModel:
         own |= read_generator(recipe, shapes, own, folder / GENERATOR)
     untrained = frozenset(set(shapes) - set(own))
     notes = [f"has no weights for {', '.join(sorted(untrained))}: they start fresh"] if untrained else []
+    if family.objective == "causal":
+        notes += _find_other_end(config, tokenizer)
     assert model.vocab is not None
     _check_vocab(tokenizer, model.vocab, folder)
     if tokenizer.vocab < model.vocab:
@@ -180,6 +182,19 @@ def _text_start(tokenizer: Tokenizer) -> dict[str, Any]:
             "token nor end-of-text here. Remove that step from its tokenizer.json (post_processor) to go without."
         )
     return {}
+
+
+def _find_other_end(config: Mapping[str, Any], tokenizer: Tokenizer) -> list[str]:
+    """Return a note where a causal model ends its texts with a token that is not end-of-text here."""
+    ids, end = config.get("eos_token_id"), tokenizer.special.end
+    ids = [id for id in (ids if isinstance(ids, list) else [ids]) if type(id) is int and 0 <= id < tokenizer.vocab]
+    if not ids or end in ids:
+        return []
+    name = tokenizer.backend.id_to_token(ids[0])
+    ours = "no token" if end is None else tokenizer.token(end)
+    return [
+        f"ends its texts with {name} (eos_token_id={ids[0]}), and here {ours} ends one: generation goes on behind it"
+    ]
 
 
 def _make_recipe(name: str, family: Family, model: Settings, objective: dict[str, Any], tokenizer: Tokenizer) -> Recipe:

@@ -1,7 +1,8 @@
 """Tokenizer files of published folders, read and written.
 
-Reading: `Tokenizer.open` reads tokenizer.json, vocab.txt, or vocab.json with merges.txt; where the folder has only a
-vocab.txt, its tokenizer_config.json says whether text is lower-cased. Writing: the same tokenizer.json, and two small
+Reading: `Tokenizer.open` reads tokenizer.json, vocab.txt, or vocab.json with merges.txt; where the folder has no
+tokenizer.json, its tokenizer_config.json says whether text is lower-cased or begins with a space, and added_tokens.json
+(or that file, too) which tokens stand behind the vocabulary. Writing: the same tokenizer.json, and two small
 files that name the special tokens, so that `AutoTokenizer` opens the folder. Objectives here add markers around text
 themselves; in transformers a post-processor of the tokenizer does, which is read on import and added on export.
 """
@@ -9,7 +10,7 @@ themselves; in transformers a post-processor of the tokenizer does, which is rea
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from etude.errors import UserError
 from etude.hub import sentencepiece_files
 from etude.models.framing import Framing
-from etude.text.tokenizer.special_tokens import Specials
+from etude.text.tokenizer.special_tokens import ROLES, Specials
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 # our role of a special token -> its name in transformers; a causal model has one token for both ends of a text
@@ -43,15 +44,14 @@ def open_tokenizer(folder: Path) -> Tokenizer:
             "there: in transformers, AutoTokenizer.from_pretrained(...).save_pretrained(folder) writes them."
         )
     tokenizer = Tokenizer.open(folder)
-    has_only_vocab = (folder / "vocab.txt").is_file() and not (folder / "tokenizer.json").is_file()
-    return _apply_config(tokenizer, folder / "tokenizer_config.json") if has_only_vocab else tokenizer
+    return tokenizer if (folder / "tokenizer.json").is_file() else _apply_config(tokenizer, folder)
 
 
-def _apply_config(tokenizer: Tokenizer, config_file: Path) -> Tokenizer:
-    """Normalise text as tokenizer_config.json says: a vocab.txt alone does not."""
-    if not config_file.is_file():
-        return tokenizer
-    config = _read_json(config_file)
+def _apply_config(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
+    """Read text as the small files beside a vocabulary say: how it is normalised, and which tokens were added."""
+    config_file = folder / "tokenizer_config.json"
+    config = _read_json(config_file) if config_file.is_file() else {}
+    parts = json.loads(tokenizer.content)
     keys = {
         "do_lower_case": "lowercase",
         "strip_accents": "strip_accents",
@@ -60,11 +60,45 @@ def _apply_config(tokenizer: Tokenizer, config_file: Path) -> Tokenizer:
     options = {option: config[key] for key, option in keys.items() if key in config}
     if "lowercase" in options and options.get("strip_accents") is None:
         options["strip_accents"] = options["lowercase"]  # BERT's rule: accents go with capitals
-    parts = json.loads(tokenizer.content)
-    for step in _normalizer_steps(parts["normalizer"]):
-        if step["type"] == "BertNormalizer":
-            step.update(options)
-    return Tokenizer(json.dumps(parts, ensure_ascii=False), str(config_file.parent))
+    if tokenizer.kind == "wordpiece":
+        for step in _normalizer_steps(parts["normalizer"]):
+            if step["type"] == "BertNormalizer":
+                step.update(options)
+    if config.get("add_prefix_space") and parts["pre_tokenizer"]["type"] == "ByteLevel":
+        parts["pre_tokenizer"]["add_prefix_space"] = True
+    added = _read_added_tokens(folder, config)
+    known = {token["content"] for token in parts["added_tokens"]}
+    parts["added_tokens"] += [token for token in added if token["content"] not in known]
+    applied = Tokenizer(json.dumps(parts, ensure_ascii=False), str(folder))
+    for token in added:
+        if applied.id(token["content"]) != token["id"]:
+            raise UserError(
+                f"{folder}: the added token {token['content']!r} has the id {token['id']}, and behind the vocabulary "
+                f"it would be {applied.id(token['content'])}. In transformers, "
+                "AutoTokenizer.from_pretrained(...).save_pretrained(folder) writes a tokenizer.json, which is read."
+            )
+    return applied
+
+
+def _read_added_tokens(folder: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The tokens that were added to a vocabulary, by id: of added_tokens.json, and of tokenizer_config.json."""
+    flags = {"single_word": False, "lstrip": False, "rstrip": False}
+    path, special_path = folder / "added_tokens.json", folder / "special_tokens_map.json"
+    special = {name for names in ROLES.values() for name in names}
+    tokens: dict[int, dict[str, Any]] = {}
+    try:
+        for value in (_read_json(special_path) if special_path.is_file() else {}).values():
+            entries = value if isinstance(value, list) else [value]
+            special |= {entry["content"] if isinstance(entry, dict) else entry for entry in entries}
+        for name, id in (_read_json(path) if path.is_file() else {}).items():
+            is_special = name in special
+            tokens[int(id)] = {"content": name, **flags, "normalized": not is_special, "special": is_special}
+        for id, token in config.get("added_tokens_decoder", {}).items():
+            values = {key: bool(token.get(key, False)) for key in (*flags, "normalized", "special")}
+            tokens[int(id)] = {"content": str(token["content"]), **values}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{folder}: its files name added tokens in a form that is not known: {error!r}.") from None
+    return [{"id": id, **tokens[id]} for id in sorted(tokens)]
 
 
 def _normalizer_steps(normalizer: dict[str, Any]) -> list[dict[str, Any]]:
@@ -74,9 +108,12 @@ def _normalizer_steps(normalizer: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read as JSON: {error}.") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} cannot be read: an object of keys and values is expected.")
+    return content
 
 
 def make_tokenizer_configs(
