@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from etude.cli.inference import read_references
 from etude.cli.main import app
 from etude.errors import UserError
 
@@ -64,3 +65,10 @@ def test_a_model_asked_for_the_wrong_thing_is_sent_to_one_that_works(
 ) -> None:
     with pytest.raises(UserError, match=advice):
         run(kind, command, "good [MASK]")
+
+
+def test_references_end_where_the_lines_of_a_source_do(tmp_path: Path) -> None:
+    pytest.importorskip("sacrebleu")
+    path = tmp_path / "reference.txt"
+    path.write_bytes("\ufeffone\rstill one\r\n둘\n".encode())
+    assert read_references(path) == ["one\rstill one", "둘"]

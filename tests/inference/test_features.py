@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,17 @@ def test_lines_come_without_their_ends_and_without_a_byte_order_mark(tmp_path: P
             assert read_texts(path, None) == ["하나", "two"]
     path.write_bytes("하나\u2028둘\n".encode())
     assert read_texts(path, None) == ["하나\u2028둘"]
+
+
+def test_a_packed_text_is_read_and_a_table_is_known_by_its_last_suffix(tmp_path: Path) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress("하나\ntwo\n".encode()))
+    assert read_texts(tmp_path / "a.txt.gz", None) == ["하나", "two"]
+    (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(b"one\ntwo\n")[:-9])
+    with pytest.raises(UserError, match=r"cut\.txt\.gz is damaged"):
+        read_texts(tmp_path / "cut.txt.gz", None)
+    table = tmp_path / "reviews.txt.jsonl"
+    table.write_text('{"text": "하나"}\n', encoding="utf-8")
+    assert read_texts(table, None) == ["하나"]
 
 
 def test_what_is_no_text_is_told_with_its_place(tmp_path: Path) -> None:

@@ -154,6 +154,26 @@ def test_lines_are_translated_in_order_from_the_command_line(run: Path, tmp_path
     assert scores == sorted(scores, reverse=True)
 
 
+def test_options_that_the_other_way_of_translating_has_are_refused(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("A cat.\n")
+    with pytest.raises(UserError, match="--seed is of a draw"):
+        list(etude.translate(run, tmp_path / "in.txt", seed=1))
+    for option in ({"beams": 2}, {"penalty": 1.0}, {"coverage": 0.1}):
+        with pytest.raises(UserError, match=f"--{next(iter(option))} is of a beam search"):
+            list(etude.translate(run, tmp_path / "in.txt", temperature=0.5, **option))
+    [drawn] = etude.translate(run, tmp_path / "in.txt", top_k=2, seed=1, best=2)
+    assert len(drawn) == 2
+
+
+def test_a_line_that_is_too_long_is_told_by_its_number(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("etude.verbs.inference.LINES", 2)
+    (tmp_path / "in.txt").write_text("\n" * 4 + "cat " * 500 + "\n")
+    with pytest.raises(UserError, match="Text 5 has"):
+        list(etude.translate(run, tmp_path / "in.txt"))
+
+
 @may_lack_bf16
 def test_half_precision_translates(run: Path, tmp_path: Path) -> None:
     lines = [pair[0] for pair in World(0).pairs(4)]

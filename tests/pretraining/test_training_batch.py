@@ -173,5 +173,7 @@ def test_the_command(tmp_path: Path) -> None:
     page = tmp_path / "batch.html"
     assert runner.invoke(app, [*given, "-o", str(page)]).exit_code == 0
     assert "<ruby>" in page.read_text(encoding="utf-8") and "가림" in page.read_text(encoding="utf-8")
+    wrong = runner.invoke(app, [*given, "-o", str(page), "--json"])
+    assert isinstance(wrong.exception, UserError) and "leave out one of them" in str(wrong.exception)
     wrong = runner.invoke(app, [*given, "--step", "-1"])
     assert isinstance(wrong.exception, UserError) and "at least 0" in str(wrong.exception)

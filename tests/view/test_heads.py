@@ -185,3 +185,11 @@ def test_the_command_reads_a_treebank(model: LoadedModel, tmp_path: Path) -> Non
             heads.read_sentences(bank)
     bank.write_text((json.dumps({**record, "head": [str(head) for head in TREE]}) + "\n") * 2)
     assert heads.read_sentences(bank)[0].heads.tolist() == [head - 1 for head in TREE]
+
+
+def test_a_loss_over_no_token_is_refused(model: LoadedModel) -> None:
+    """Half of the sentences choose heads and half score them: of one sentence nothing is left to score."""
+    with pytest.raises(UserError, match=r"None of the 0 sentences .* --pruning 0"):
+        measure_heads(model, [sentence()] * 4, min_arcs=1, pruning_texts=1)
+    with pytest.raises(UserError, match="None of the 1 sentences"):
+        heads.measure_loss(model, ["가나 다라"])  # unknown tokens alone

@@ -127,7 +127,8 @@ def read_references(path: Path) -> list[str]:
 
     require("sacrebleu", "Scoring translations")  # before an hour of translation, not behind it
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # without the byte order mark of an editor
+        # without the byte order mark of an editor; a line ends at \n only, as those that are translated
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
     except UnicodeDecodeError:

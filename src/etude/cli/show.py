@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as jsons
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -38,8 +38,7 @@ def present_attention(call: Call[Attention], *, head: int | None = None, top: in
         raise UserError("--head is a head of a layer: say which with --layer.")
     if head is not None and (out is not None or json):
         raise UserError("--head is shown as lines; a page and --json hold all heads: leave out --head.")
-    if out is not None and json:
-        raise UserError("--json is printed and --out writes a page: leave out one of them.")
+    _refuse_page_and_json(call, json)
     attention = call()
     from etude.view.attention import describe_head, format_habits
 
@@ -62,6 +61,12 @@ def present_attention(call: Call[Attention], *, head: int | None = None, top: in
         echo(format_habits(attention, layer))
 
 
+def _refuse_page_and_json(call: Call[Any], json: bool) -> None:
+    """Raise UserError where both a page and JSON are asked for: one of them would be left out."""
+    if call.options["out"] is not None and json:
+        raise UserError("--json is printed and --out writes a page: leave out one of them.")
+
+
 def present_batch(call: Call[TrainingBatch], *, tokens: int = 120, json: bool = False) -> None:
     """Prints the sequences with marks, or everything as JSON.
 
@@ -70,6 +75,7 @@ def present_batch(call: Call[TrainingBatch], *, tokens: int = 120, json: bool = 
         json: Everything as one JSON object.
     """
     require_at_least("tokens", tokens, 1)
+    _refuse_page_and_json(call, json)
     batch = call()
     from etude.view.batch import format_view, view_json
 
@@ -120,6 +126,7 @@ def present_paths(call: Call[PathExplanation], *, top: int = 3, json: bool = Fal
         json: Everything as one JSON object.
     """
     require_at_least("top", top, 1)
+    _refuse_page_and_json(call, json)
     explanation = call()
     from etude.view.paths import describe_paths
 

@@ -22,7 +22,9 @@ from etude.models.transfer_settings import Layers
 from etude.tasks import classify
 from etude.tasks.base import by_length
 from etude.tasks.data.examples import checked_text
+from etude.tasks.data.records import COMPRESSED, open_file
 from etude.text.encodings import suggest_encoding
+from etude.text.prepare.decompression import DECOMPRESSION_ERRORS
 
 FeaturePooling = Literal["mean", "max", "start", "last", "none"]
 
@@ -99,11 +101,12 @@ def parse_layers(words: str) -> Layers:
 
 
 def read_texts(file: Path, column: str | None, skip_empty: bool = False) -> list[str]:
-    """Read a text file, one text a line, or the text column of a file of examples.
+    """Read a text file, one text a line, or the text column of a file of examples; either may be packed.
 
     An empty line of a text file is refused, or left out with `skip_empty`.
     """
-    if ".txt" not in file.suffixes and file.suffix:
+    plain = file.with_suffix("") if file.suffix in COMPRESSED else file
+    if plain.suffix not in (".txt", ""):
         columns = {} if column is None else {"text": column}
         try:
             return [item.texts[0] for item in classify.read(file, columns, labelled=False)]
@@ -111,9 +114,12 @@ def read_texts(file: Path, column: str | None, skip_empty: bool = False) -> list
             advice = "--text NAME names the column of the text." if "there is no column" in error.message else ""
             raise UserError(error.message, advice) from None
     try:
-        lines = file.read_bytes().decode("utf-8-sig").split("\n")  # without the byte order mark of a spreadsheet
+        with open_file(file) as content:
+            lines = content.read().decode("utf-8-sig").split("\n")  # without the byte order mark of a spreadsheet
     except FileNotFoundError:
         raise UserError(f"There is no file {file}.") from None
+    except DECOMPRESSION_ERRORS as problem:
+        raise UserError(f"{file} is damaged and cannot be unpacked: {problem}.") from None
     except UnicodeDecodeError as problem:
         raise UserError(
             f"{file}: not UTF-8 at byte {problem.start}. Convert the file.{suggest_encoding(file)}"

@@ -118,17 +118,19 @@ class LoadedModel(InferenceModel):
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int = 0,
+        before: int = 0,
     ) -> list[list[Translation]]:
         """Return the `best` translations of each text; one beam is greedy. See etude.inference.translation.
 
         With a temperature, `top_k` or `top_p` they are drawn at random, `best` of each text, and nothing is searched.
+        `before`: texts of a longer list that stand before these, for messages.
         """
         if isinstance(texts, str):
             raise UserError("translate takes a list of texts: write translate([text]).")
         if (temperature, top_k, top_p) != (None, None, None):
             drawing = TargetSampling(1.0 if temperature is None else temperature, top_k, top_p, seed, best)
-            return translation.translate(self, texts, drawing)
-        return translation.translate(self, texts, Search(beams, penalty, coverage, best, convention))
+            return translation.translate(self, texts, drawing, before)
+        return translation.translate(self, texts, Search(beams, penalty, coverage, best, convention), before)
 
     def perplexity(self, source: str | Corpus, stride: int | None = None) -> perplexities.Perplexity:
         """Measure the perplexity of a text or a part of a corpus. See etude.inference.perplexity."""

@@ -52,15 +52,16 @@ class Translation:
 
 @torch.no_grad()
 def translate(
-    loaded: InferenceModel, texts: Sequence[str], search: Search | TargetSampling | None = None
+    loaded: InferenceModel, texts: Sequence[str], search: Search | TargetSampling | None = None, before: int = 0
 ) -> list[list[Translation]]:
     """Return the `search.best` translations of each text, best first; of an empty text the empty translation.
 
     With a `TargetSampling` they are drawn at random, and stand in the order of drawing; their score is log P.
+    `before`: texts of a longer list that stand before these, for messages.
     """
     _, objective = require_translator(loaded)
     translations: list[list[Translation]] = [[Translation(text, "", (), 0.0, 0.0, True)] for text in texts]
-    sources = _encode_sources(loaded, objective, texts)
+    sources = _encode_sources(loaded, objective, texts, before)
     for number, targets in zip(sources, translate_tokens(loaded, list(sources.values()), search), strict=True):
         translations[number] = [
             Translation(
@@ -102,7 +103,9 @@ def require_translator(loaded: InferenceModel) -> tuple[Seq2Seq, Translate]:
     return require(loaded.model, Seq2Seq, message), loaded.objective  # type: ignore[type-abstract]
 
 
-def _encode_sources(loaded: InferenceModel, objective: Translate, texts: Sequence[str]) -> dict[int, np.ndarray]:
+def _encode_sources(
+    loaded: InferenceModel, objective: Translate, texts: Sequence[str], before: int
+) -> dict[int, np.ndarray]:
     """The texts that are not empty by their numbers, framed as in training; UserError where one is too long."""
     limit = loaded.model.max_length
     sources = {}
@@ -111,7 +114,8 @@ def _encode_sources(loaded: InferenceModel, objective: Translate, texts: Sequenc
             continue
         if len(encoding.ids) + 1 > limit:
             raise UserError(
-                f"Text {number + 1} has {len(encoding.ids)} tokens, and this model reads at most {limit - 1}: split it."
+                f"Text {before + number + 1} has {len(encoding.ids)} tokens, and this model reads at most {limit - 1}: "
+                "split it."
             )
         sources[number] = objective.frame(encoding.ids.astype(np.int64), None)
     return sources

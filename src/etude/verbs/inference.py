@@ -347,19 +347,28 @@ def translate(
         device: cpu or cuda; a GPU where there is one.
         dtype: Of the weights; half precision is faster on a GPU.
     """
+    if (temperature, top_k, top_p) == (None, None, None):
+        refuse_given({"seed": (seed, 0)}, "is of a draw: give --temperature, --top-k or --top-p, too.")
+    else:
+        refuse_given(
+            {"beams": (beams, 4), "penalty": (penalty, 0.6), "coverage": (coverage, 0.0)},
+            "is of a beam search, and --temperature, --top-k and --top-p draw at random: leave one of them out.",
+        )
     path = None if file is None else Path(file)
     if path is not None and not path.is_file():
         raise UserError(f"There is no file {path}.")
     model = _open_model(run, device, dtype)
     source: str | int = sys.stdin.fileno() if path is None else str(path)
+    done = 0
     with open(source, encoding="utf-8-sig", newline="\n", closefd=path is not None) as lines:  # no byte order mark
         try:
             while block := list(islice(lines, LINES)):
                 texts = [line.rstrip("\r\n") for line in block]
                 yield from model.translate(
                     texts, beams=beams, penalty=penalty, coverage=coverage, best=best, temperature=temperature,
-                    top_k=top_k, top_p=top_p, seed=seed,
+                    top_k=top_k, top_p=top_p, seed=seed, before=done,
                 )  # fmt: skip
+                done += len(block)
         except UnicodeDecodeError:
             raise explain_encoding(path) from None
 

@@ -254,7 +254,12 @@ def measure_loss(model: LoadedModel, texts: Sequence[str]) -> float:
         scores = torch.from_numpy(np.asarray(logits)[places]).double().log_softmax(-1).numpy()
         total -= float(scores[np.arange(len(places)), tokens].sum())
         count += len(places)
-    return total / max(1, count)
+    if not count:
+        raise UserError(
+            f"None of the {len(texts)} sentences on which a loss is measured has a token to predict. Take more of them "
+            "with --pruning, or none with --pruning 0."
+        )
+    return total / count
 
 
 def prune_heads(model: LoadedModel, texts: Sequence[str]) -> tuple[np.ndarray, list[tuple[float, float]]]:

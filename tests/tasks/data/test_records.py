@@ -238,6 +238,12 @@ def test_rows_of_parquet(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"text": [[datetime.date(2024, 5, 1)]], "label": ["a"]}), dates)
     with pytest.raises(UserError, match=r'dates\.parquet:1: the column \'text\' holds \["2024-05-01"\], not a text'):
         read(dates)
+    texts = [b"good", "좋다".encode(), b"b\xff"]  # bytes, as many writers leave them; a column that nobody reads
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts, "label": list("aba"), "image": [b"\x89"] * 3}), path)
+    with pytest.raises(UserError, match=r"labels\.parquet:3: the column 'text' holds .*xff.*, not a text"):
+        read(path)
+    some = read(path, skip_bad=True)
+    assert [item.texts[0] for item in some] == ["good", "좋다"] and len(some.bad) == 1
     path.write_bytes(b"no parquet at all")
     with pytest.raises(UserError, match="cannot be read as Parquet"):
         list(records(path))

@@ -27,6 +27,7 @@ from etude.errors import UserError
 from etude.extras import require
 from etude.tasks.data.examples import Record, short
 from etude.text.encodings import suggest_encoding
+from etude.text.prepare.table_rows import strings_as_bytes
 from etude.text.prepare.zstd_stream import open_zstd
 
 FILES = (".jsonl", ".csv", ".tsv", ".json", ".parquet")
@@ -126,7 +127,7 @@ def _parquet_rows(path: Path, file: BinaryIO) -> Records:
     try:
         number = 0
         for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=256, use_threads=False):
-            for record in batch.to_pylist():
+            for record in strings_as_bytes(batch).to_pylist():
                 number += 1
                 yield f"{path}:{number}", {name: _plain(value) for name, value in record.items()}
     except pyarrow.ArrowException as problem:
@@ -134,7 +135,12 @@ def _parquet_rows(path: Path, file: BinaryIO) -> Records:
 
 
 def _plain(value: object) -> object:
-    """A value as JSON has it: dates and bytes as text."""
+    """A value as JSON has it: bytes as text in UTF-8, dates written out. Other bytes stay: not every column is read."""
+    if isinstance(value, bytes):  # also of columns that say they are strings (table_rows.py)
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError:
+            return value
     return value if value is None or isinstance(value, str | int | float | list | dict) else str(value)
 
 
