@@ -129,9 +129,6 @@ REFUSED = {
     "no segments, pooled": ({**BERT, "segments": 0, "pooler": True}, NEXT, r"model\.segments=0"),
     "a bias on the logits": (GPT2, {"kind": "causal", "bias": True}, r"objective\.bias=true"),
     "another head": (BERT, {"kind": "masked", "activation": "relu"}, r"objective\.activation=relu"),
-    "another variant": (BERT, {"kind": "replaced", "variant": "replace_mlm"}, r"objective\.variant=replace_mlm"),
-    "untied parts": (BERT, {"kind": "replaced", "tie": "tokens"}, r"objective\.tie=tokens"),
-    "another generator": ({**BERT, "activation": "relu"}, {"kind": "replaced"}, r"objective\.activation=relu"),
     "gpt1, wider": ({**GPT2, "norm": "post"}, CAUSAL, r"model\.feedforward=48 \(GPT-1 has 4 \* width = 128\)"),
 }
 
@@ -150,11 +147,40 @@ def test_what_has_no_class_there_keeps_our_names_and_is_refused_by_name(name: st
         hub.read_checkpoint(run.folder)
 
 
+MODERN_ENCODER = {**SIZE, **MODERN, "embedding_norm": True, "first_norm": False, "window": 3, "bias": False}
+DISCRIMINATORS = {
+    "another variant": (BERT, {"variant": "replace_mlm"}, "BertModel"),
+    "untied parts": (BERT, {"tie": "tokens"}, "BertModel"),
+    "another generator": ({**BERT, "activation": "relu"}, {}, "BertModel"),
+    "modern layers": (MODERN_ENCODER, {}, "ModernBertModel"),
+}
+
+
+@pytest.mark.parametrize("name", DISCRIMINATORS)
+def test_the_encoder_of_a_discriminator_without_a_class(name: str, tmp_path: Path) -> None:
+    model, changes, architecture = DISCRIMINATORS[name]
+    tokenizer = reference.byte_tokenizer()
+    recipe = recipe_of({**model, "vocab": 320}, {"kind": "replaced", **changes})
+    run, learner = finished(tmp_path / "run", recipe, tokenizer)
+    assert json.loads((run.folder / "config.json").read_text())["model_type"] == "etude-transformer"
+    assert equal(load_learner(run)[:2], learner)
+    published = export_run(run, tmp_path / "out")
+    assert published.architecture == architecture
+    assert [note.partition(":")[0] for note in published.notes] == [
+        "left out 58 rows of the vocabulary (320 to 262)", "left out the head of the objective replaced",
+    ]  # fmt: skip
+    there = transformers.AutoModel.from_pretrained(tmp_path / "out", attn_implementation="eager").eval()
+    given = reference.inputs(segments=bool(model.get("segments")))
+    with torch.no_grad():
+        theirs = reference.run_reference(there, given, {}).last_hidden_state[given.mask.bool()]
+        found = learner["model"].eval()(given.packed).last
+    torch.testing.assert_close(found, theirs, rtol=1e-5, atol=1e-5)
+
+
 def test_a_modern_encoder_without_biases(tmp_path: Path) -> None:
     """It has a class there where the head has no biases either; a head with them is refused by name."""
     tokenizer = reference.byte_tokenizer()
-    model = {**SIZE, **MODERN, "embedding_norm": True, "first_norm": False, "window": 3, "bias": False}
-    run, learner = finished(tmp_path / "run", recipe_of(model, MASKED, tokenizer.vocab), tokenizer)
+    run, learner = finished(tmp_path / "run", recipe_of(MODERN_ENCODER, MASKED, tokenizer.vocab), tokenizer)
     assert equal(load_learner(run)[:2], learner)
     if learner["objective"].head.dense.bias is not None:
         with pytest.raises(UserError, match=r"ModernBertForMaskedLM has no place for objective\.head\.dense\.bias"):

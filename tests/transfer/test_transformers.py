@@ -29,6 +29,13 @@ from tests.transfer_fixtures import WORDS
 
 hf = pytest.importorskip("transformers")
 
+RECIPES = {
+    "distilbert": "bert-toy",
+    "one-segment": "bert-toy",
+    "modernbert": "encoder-modern-toy",
+    "replaced": "encoder-modern-toy",
+}
+
 
 @pytest.fixture(scope="module")
 def families(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
@@ -39,13 +46,15 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         "bert": [],
         "albert": [],
         "electra": [],
+        "modernbert": [],
+        "replaced": ["objective.kind=replaced", "objective.generator_share=0.5", "objective.tie=embeddings"],
         "distilbert": ["model.segments=0", "model.pooler=false", "objective.sentence=none", "model.epsilon=1e-12"],
         "one-segment": ["model.segments=1", "objective.sentence=none", "objective.pair_rate=0"],
     }
 
     def make(kind: str) -> Path:
         if kind not in made:
-            recipe = "bert-toy" if kind in ("distilbert", "one-segment") else f"{kind}-toy"
+            recipe = RECIPES.get(kind, f"{kind}-toy")
             tokenizer = Tokenizer.train("word:60", [" ".join(WORDS), "who where what is in the town ? . ,"] * 3)
             settled = Recipe.load(recipe, [*shape, *more[kind]]).resolve(vocab=tokenizer.vocab)
             folder = tmp_path_factory.mktemp("families") / kind
@@ -76,14 +85,26 @@ CASES = [
     ("bert", "tag", "BertForTokenClassification"),
     ("bert", "span", "BertForQuestionAnswering"),
     ("albert", "pair", "AlbertForSequenceClassification"),
+    ("electra", "classify", "ElectraForSequenceClassification"),
+    ("electra", "similarity", "ElectraForSequenceClassification"),
+    ("electra", "choice", "ElectraForMultipleChoice"),
     ("electra", "tag", "ElectraForTokenClassification"),
     ("electra", "span", "ElectraForQuestionAnswering"),
     ("distilbert", "classify", "DistilBertForSequenceClassification"),
     ("distilbert", "span", "DistilBertForQuestionAnswering"),
+    ("modernbert", "classify", "ModernBertForSequenceClassification"),
+    ("modernbert", "rank", "ModernBertForSequenceClassification"),
+    ("modernbert", "choice", "ModernBertForMultipleChoice"),
+    ("modernbert", "tag", "ModernBertForTokenClassification"),
+    ("modernbert", "span", "ModernBertForQuestionAnswering"),
+    ("replaced", "pair", "ModernBertForSequenceClassification"),  # whatever objective trained its layers
 ]
 
 
-QUICK = ("bert-classify", "bert-span", "electra-tag", "distilbert-classify")  # one of each head; the others are slow
+QUICK = (  # one of each head; the others are slow
+    "bert-classify", "bert-span", "electra-classify", "electra-tag", "distilbert-classify", "modernbert-classify",
+    "modernbert-span", "replaced-pair",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

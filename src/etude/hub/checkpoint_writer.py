@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from etude.errors import UserError, explain_write_failure
 from etude.hub import mapping
-from etude.hub.families import electra, match_recipe
+from etude.hub.families import electra, match_encoder, match_recipe
 from etude.hub.family import Family, published_activation
 from etude.hub.tokenizer_files import make_tokenizer_configs
 from etude.hub.weights import read_config, read_tensors
@@ -115,6 +115,31 @@ def to_published(
         )
         submodels[GENERATOR] = replace(submodel, files=files)
     return replace(published, files=files, submodels=submodels, notes=notes)
+
+
+def to_published_encoder(
+    recipe: Recipe, tensors: Mapping[str, Tensor], tokenizer: Tokenizer, *, trim: bool = False
+) -> PublishedModel | None:
+    """Return the encoder of a discriminator that has no class with its head: that is of no use after pre-training.
+
+    None where there is no class for the encoder either, or where the objective is another, whose head is what the model
+    predicts by. `tensors` and `trim` are those of `to_published`.
+    """
+    family, _ = match_encoder(recipe)
+    if family is None or not recipe.has_objective("replaced"):
+        return None
+    settings = recipe.model_settings(transformer.Settings)
+    own = {name: tensor for name, tensor in tensors.items() if name.startswith("model.")}
+    notes: tuple[str, ...] = ()
+    if trim and tokenizer.vocab < (settings.vocab or 0):
+        own, notes = trim_vocab(own, tokenizer.vocab)
+        settings = settings.model_copy(update={"vocab": tokenizer.vocab})
+    published = _publish_part(family, family.table, settings, own, tokenizer, f"recipe {recipe.name}'s encoder")
+    files = make_tokenizer_configs(tokenizer, settings.context, segments=settings.segments > 1)
+    left_out = (
+        f"left out the head of the objective {recipe.objective_kind}: {published.architecture} has no place for it"
+    )
+    return replace(published, files=files, notes=(*notes, left_out))
 
 
 def describe_mismatch(recipe: Recipe, tensors: Iterable[str] = ()) -> str:

@@ -19,6 +19,7 @@ from etude.hub.checkpoint_writer import (
     describe_mismatch,
     read_run_tensors,
     to_published,
+    to_published_encoder,
     write_published,
 )
 from etude.hub.task_heads import to_published_with_head
@@ -60,15 +61,16 @@ def export_run(run: Run | str | Path, out: str | Path) -> PublishedModel:
         reason = translator_files.describe_mismatch(recipe, run.tokenizer)
     else:
         reason = describe_mismatch(recipe, tensors)
-    if reason:
+    tokenizer = _add_framing(recipe, run.tokenizer)
+    published = to_published_encoder(recipe, tensors, tokenizer, trim=True) if reason and not is_translator else None
+    if reason and published is None:
         raise UserError(f"{run.folder} cannot be exported to transformers: {reason}.")
     if is_translator:
         translator = translator_files.to_published(recipe, tensors, run.tokenizer)
         with _exported_folder(folder, run, translator) as staging:
             write_published(translator, staging)
         return translator
-    tokenizer = _add_framing(recipe, run.tokenizer)
-    published = to_published(recipe, tensors, tokenizer, trim=True)
+    published = published or to_published(recipe, tensors, tokenizer, trim=True)
     assert published is not None  # as describe_mismatch is empty
     published = _add_tokenizer_file(published, tokenizer.content)
     with _exported_folder(folder, run, published) as staging:

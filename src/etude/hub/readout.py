@@ -1,8 +1,8 @@
 """Fine-tuned runs and linear probes whose head has no class in `transformers`, exported with a class of their own.
 
-BERT's classifier there reads [CLS] through the pooler, ELECTRA's has one more layer, GPT-2's has no bias. A head over
-the mean of the tokens, over other layers, or over frozen features fits none of them. Such a run is written as the
-encoder's own weights and config, a linear layer, and one Python file that puts them together (hub/readout_code.py).
+BERT's classifier there reads [CLS] through the pooler, GPT-2's has no bias. A head over the mean of the tokens, over
+other layers, or over frozen features fits none of them. Such a run is written as the encoder's own weights and config,
+a linear layer, and one Python file that puts them together (hub/readout_code.py).
 It opens with
 
     AutoModelForSequenceClassification.from_pretrained(FOLDER, trust_remote_code=True)
@@ -20,7 +20,7 @@ from torch import Tensor
 from etude.errors import UserError
 from etude.hub import mapping
 from etude.hub.checkpoint_writer import PublishedModel, special_token_ids
-from etude.hub.families import match_recipe
+from etude.hub.families import match_encoder
 from etude.hub.readout_code import CODE, FILE_NAME
 from etude.hub.tokenizer_files import add_framing, make_tokenizer_configs, padding_token
 from etude.models import transformer
@@ -40,7 +40,7 @@ class NoPublishedClass(UserError):
 
 def to_readout(run: Run, plan: Plan, model: Model, task: Task, reason: str) -> PublishedModel:
     """The run with code of its own; UserError with `reason` where that cannot hold it either."""
-    family, _ = match_recipe(run.recipe)
+    family, _ = match_encoder(run.recipe)
     head = task.readout(model)
     if family is None or head is None:
         raise NoPublishedClass(reason)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from etude.errors import UserError
 from etude.hub import mapping
 from etude.hub.checkpoint_writer import PublishedModel, special_token_ids
-from etude.hub.families import match_recipe
-from etude.hub.mapping import linear, tensor
+from etude.hub.families import match_encoder
+from etude.hub.mapping import tensor
 from etude.hub.readout import to_readout
 from etude.hub.tokenizer_files import add_framing, add_markers, make_tokenizer_configs, padding_token
 from etude.models import transformer
@@ -30,14 +30,17 @@ FAMILIES = {
     "bert": ("Bert", EncoderFamily("BERT", "pooler")),
     "albert": ("Albert", EncoderFamily("ALBERT", "pooler")),
     "distilbert": ("DistilBert", EncoderFamily("DistilBERT", "mlp")),
-    "electra": ("Electra", EncoderFamily("ELECTRA", None)),
+    "electra": ("Electra", EncoderFamily("ELECTRA", "gelu")),
+    "modernbert": ("ModernBert", EncoderFamily("ModernBERT", "norm", span_layer="classifier")),
     "gpt1": ("OpenAIGPT", EncoderFamily("GPT-1", "last", endings=("ForSequenceClassification",))),
 }
+
+SMALLEST = 1e-3  # weight of a norm that can be divided by without losing digits
 
 
 def to_published_with_head(run: Run) -> PublishedModel:
     """The model and its head as transformers has them, or with code of its own; UserError where neither can be."""
-    family, why = match_recipe(run.recipe)
+    family, why = match_encoder(run.recipe)
     if family is None:
         raise UserError(f"{run.folder} cannot be exported to transformers: {why}.")
     plan = Plan.read(run.folder)
@@ -60,8 +63,8 @@ def to_published_with_head(run: Run) -> PublishedModel:
     settings = run.recipe.model_settings(transformer.Settings)
     rules = [rule for rule in family.table.rules if rule.part in ("", "pooler" if head.reads_pooler else "")]
     for theirs, ours in head.layers.items():
-        layer = linear(theirs, f"objective.{ours}")
-        rules += layer if head.has_bias else tensor(f"{theirs}.weight", f"objective.{ours}.weight")
+        rules += tensor(f"{theirs}.weight", f"objective.{ours}.weight")
+        rules += tensor(f"{theirs}.bias", f"objective.{ours}.bias") if head.has_bias else ()
     table = replace(family.table, rules=tuple(rules), copies=())
     weights = {f"model.{name}": value for name, value in model.state_dict().items()}
     if not head.reads_pooler:
@@ -82,12 +85,33 @@ def to_published_with_head(run: Run) -> PublishedModel:
         ends = {"bos_token_id": next(iter(framing.before), None), "eos_token_id": framing.after[-1]}
         config |= {"pad_token_id": pad, **ends, "cls_token_id": None, "sep_token_id": None}
     config |= {"architectures": [f"{start}{head.ending}"], **head.config}
+    if encoder.vector == "norm":
+        idle = make_idle_layers(weights["model.norm.weight"], weights.get("model.norm.bias"))
+        if idle is None:
+            reason = f"its {family.system} repeats the last norm, and the weights of this one are too small for that."
+            return to_readout(run, plan, model, task, f"{run.folder} cannot be exported to transformers: {reason}")
+        tensors |= idle
+        config |= {"classifier_activation": "linear", "classifier_pooling": "cls"}
     tokenizer = add_framing(run.tokenizer, model.frame(special)) if model.causal else add_markers(run.tokenizer)
     length = task.framing.length or settings.context
     files = make_tokenizer_configs(tokenizer, length, segments=settings.segments > 1, pad=pad)
     files["tokenizer.json"] = tokenizer.content
     tensors = {name: value.detach() for name, value in tensors.items()}
     return PublishedModel(config, tensors, files, notes=tuple(notes))
+
+
+def make_idle_layers(weight: Tensor, bias: Tensor | None) -> dict[str, Tensor] | None:
+    """The layer and the norm before the last layer of ModernBERT's classes, made to change nothing.
+
+    The layer undoes what the model's last norm (`weight`, `bias`) does after it has made the mean 0 and the variance 1,
+    and the norm does the same again. None where that would lose digits.
+    """
+    if float(weight.abs().min()) < SMALLEST * (1.0 if bias is None else max(1.0, float(bias.abs().max()))):
+        return None
+    tensors = {"head.dense.weight": torch.diag(1 / weight), "head.norm.weight": weight.clone()}
+    if bias is not None:
+        tensors |= {"head.dense.bias": -bias / weight, "head.norm.bias": bias.clone()}
+    return tensors
 
 
 def _last_norm(settings: transformer.Settings) -> str:

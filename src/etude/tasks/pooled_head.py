@@ -39,7 +39,7 @@ from etude.objectives.base import IGNORE, Batch, Row, Term, join
 from etude.objectives.parts.heads import CausalHead
 from etude.settings import Strict
 from etude.tasks.entity_text import EncodedText, EntityEncoder
-from etude.tasks.published_head import EncoderFamily, PublishedHead, Readout
+from etude.tasks.published_head import EncoderFamily, PublishedHead, Readout, pass_through_gelu
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 PairReading = Literal["joint", "apart", "both"]  # how the two texts of a pair become sequences
@@ -339,6 +339,14 @@ class PooledHead(nn.Module):
             weights = {**weights, first: weights[first] * self.scale}
         if family.vector == "last":
             return PublishedHead(ending, {"score": "pooled.head"}, weights, config, has_bias=False, misfits=misfits)
+        if family.vector == "gelu" and not misfits:
+            names = ("classifier.dense", "classifier.out_proj")
+            if ending == "ForMultipleChoice":
+                names = ("sequence_summary.summary", "classifier")
+            parts = pass_through_gelu(weights["pooled.head.weight"], weights["pooled.head.bias"])
+            keys = ("pooled.first.weight", "pooled.first.bias", "pooled.last.weight", "pooled.last.bias")
+            layers = dict(zip(names, ("pooled.first", "pooled.last"), strict=True))
+            return PublishedHead(ending, layers, dict(zip(keys, parts, strict=True)), config)
         layers = {"classifier": "pooled.head"}
         if family.vector == "mlp":
             layers = {"pre_classifier": "pooled.hidden", **layers}
@@ -376,6 +384,8 @@ class PooledHead(nn.Module):
             misfits.append(f"task.pooling={self.pooling} (it reads the {state} state)")
         if self.reading != "joint":
             misfits.append(f"texts read {self.reading}")
+        if family.vector == "gelu" and 2 * self.head.out_features > model.width:
+            misfits.append(f"{self.head.out_features} outputs (its {family.system} has room for {model.width // 2})")
         if family.vector == "pooler" and model.pooler is None:
             misfits.append("a model without a pooler")
         return misfits

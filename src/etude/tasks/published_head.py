@@ -1,7 +1,8 @@
 """The head of a fine-tuned task as a class of `transformers` has it.
 
     ForSequenceClassification   one vector a text: BERT and ALBERT read the pooler; DistilBERT has a layer with a ReLU
-                                of its own before the last, which is our MLP of that width; GPT-1 reads the last state
+                                of its own before the last, which is our MLP of that width; GPT-1 reads the last state;
+                                ELECTRA has a layer with a GELU, ModernBERT one with a norm: they hand on what ours does
     ForMultipleChoice           the same, one score an answer
     ForTokenClassification      a linear layer over every state
     ForQuestionAnswering        the same, a start and an end score
@@ -16,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 
@@ -25,9 +27,11 @@ class EncoderFamily:
 
     system: str  # its name in messages: BERT
     # what their sequence classifiers have between the first state and the last layer; None: a layer that ours has not;
-    # last: they read the last state, through a layer without a bias
-    vector: Literal["pooler", "mlp", "last"] | None
+    # last: they read the last state, through a layer without a bias; gelu: a layer with a GELU (`pass_through_gelu`);
+    # norm: all heads have a layer and a norm, which can be left without effect (hub/task_heads.py)
+    vector: Literal["pooler", "mlp", "last", "gelu", "norm"] | None
     endings: tuple[str, ...] | None = None  # of the classes with heads that it has; None: all of the above
+    span_layer: str = "qa_outputs"  # the last of ForQuestionAnswering
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,21 @@ class Readout:
     reading: str = "joint"  # of a pair
     misfits: tuple[str, ...] = ()  # what has no place there either, in words
     notes: tuple[str, ...] = ()  # what a person should know of the export
+
+
+def pass_through_gelu(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Two layers with a GELU between them that do what one does: gelu(z) - gelu(-z) = z, for every GELU.
+
+    (outputs, D), (outputs,) -> the first, (D, D) and (D,), and the last, (outputs, D) and (outputs,). It takes two of
+    the D between them for each output.
+    """
+    outputs, width = weight.shape
+    rest = weight.new_zeros(width - 2 * outputs, width)
+    first = torch.cat([weight, -weight, rest]), torch.cat([bias, -bias, rest[:, 0]])
+    last = torch.zeros_like(weight)
+    numbers = torch.arange(outputs)
+    last[numbers, numbers], last[numbers, outputs + numbers] = 1.0, -1.0
+    return *first, last, torch.zeros_like(bias)
 
 
 def label_config(labels: Sequence[str]) -> dict[str, object]:

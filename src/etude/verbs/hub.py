@@ -91,7 +91,7 @@ def export(
     """
     from etude.baselines.base import is_baseline
     from etude.hub.exporter import export_run
-    from etude.hub.families import match_recipe
+    from etude.hub.families import match_encoder
     from etude.hub.readout import NoPublishedClass
     from etude.runs.run import Run
 
@@ -108,7 +108,7 @@ def export(
 
         refuse_given({"form": (form, None)}, refused)
         return ModelExport(path, tuple(export_entity_vectors(run, path)), form="entity vectors, text")
-    if opened.is_fine_tuned and opened.finished and match_recipe(opened.recipe)[0] is None:
+    if opened.is_fine_tuned and opened.finished and match_encoder(opened.recipe)[0] is None:
         return _export_own_class(opened, path, form)
     if opened.recipe.model_kind == "static" and not opened.is_fine_tuned:
         from etude.hub.vector_runs import export_vectors

@@ -43,6 +43,18 @@ def match_recipe(recipe: Recipe) -> tuple[Family | None, str]:
     return None, f"the nearest class is {best.architectures[0][1]}, and it has no place for {'; '.join(mismatches)}"
 
 
+def match_encoder(recipe: Recipe) -> tuple[Family | None, str]:
+    """Return the family of a recipe's model without what its objective adds, for heads of other tasks; or the reason.
+
+    So a model with ModernBERT's layers is one whichever objective trained it.
+    """
+    family, reason = match_recipe(recipe)
+    if family is not None or recipe.model_kind != "transformer":
+        return family, reason
+    settings = recipe.model_settings(transformer.Settings)
+    return next((each for each in FAMILIES if not each.find_mismatches(settings)), None), reason
+
+
 def _find_objective_mismatches(family: Family, recipe: Recipe) -> list[str]:
     mismatches = []
     if recipe.has_objective("causal") and recipe.objective.bias:

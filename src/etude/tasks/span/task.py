@@ -357,7 +357,7 @@ class Span(LinearTask[Question, WindowRow, WindowBatch]):
                 f"the threshold for questions without an answer is not part of that class: {self.threshold:.4f}"
             )
         return PublishedHead(
-            "ForQuestionAnswering", {"qa_outputs": "head"}, self.state_dict(),
+            "ForQuestionAnswering", {family.span_layer: "head"}, self.state_dict(),
             misfits=tuple(misfits), notes=tuple(notes),
         )  # fmt: skip
 
