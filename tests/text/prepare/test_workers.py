@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from tests.text.prepare.small_texts import WORDS, as_bytes, some_text
 
-from etude.text.prepare.prepare import prepare
+from etude.text.prepare.prepare import Progress, prepare
+from etude.text.prepare.worker_pool import WorkerError, WorkerPool
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 
@@ -20,6 +21,30 @@ def test_workers_do_not_show(text: Path, tmp_path: Path, spec: str) -> None:
         prepare(text, tmp_path / f"c{workers}", spec, valid=0.1, workers=workers)
     first = as_bytes(tmp_path / "c0")
     assert first == as_bytes(tmp_path / "c1") == as_bytes(tmp_path / "c2")
+
+
+def test_a_worker_that_is_killed_is_one_message_and_what_is_done_stays(
+    tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("\n\n".join(some_text(400)))
+    pools: list[WorkerPool] = []
+    enter = WorkerPool.__enter__
+    monkeypatch.setattr(WorkerPool, "__enter__", lambda pool: pools.append(pool) or enter(pool))
+    steps = 0
+
+    def kill(progress: Progress) -> None:
+        nonlocal steps
+        steps += progress.phase == "encoding"
+        if steps == 5:
+            pools[0].processes[0].kill()  # as the system does where memory runs out
+
+    with pytest.raises(WorkerError, match=r"worker process was killed.*run the same command again.*--workers"):
+        prepare(tmp_path / "a.txt", tmp_path / "c", "word:40", workers=1, commit_seconds=0, progress=kill)
+    phases: list[str] = []
+    prepare(tmp_path / "a.txt", tmp_path / "c", "word:40", workers=0, progress=lambda p: phases.append(p.phase))
+    assert "reading" not in phases
+    prepare(tmp_path / "a.txt", tmp_path / "whole", "word:40", workers=0)
+    assert as_bytes(tmp_path / "c") == as_bytes(tmp_path / "whole")
 
 
 MEASURED = """

@@ -16,11 +16,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from etude.errors import UserError
 from etude.extras import require
 from etude.text.prepare import messages
 from etude.text.prepare.worker import RequestHandler
-from etude.text.prepare.worker_pool import SINGLE_THREADED, check_result
+from etude.text.prepare.worker_pool import SINGLE_THREADED, WorkerError, check_result
 
 LOST_MACHINES = 8  # that one request may outlive: a request that ends every process it runs in must end at last
 RESIZED = 10.0  # seconds after which machines are counted again
@@ -70,8 +69,9 @@ class RayPool:
             answer: messages.Message = self.ray.get(result)
         except self.ray.exceptions.RayError as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise UserError(
-                f"The cluster lost a block of text {LOST_MACHINES + 1} times: {lines[-1]} Memory may have run out."
+            raise WorkerError(
+                f"The cluster lost a block of text {LOST_MACHINES + 1} times: {lines[-1]} Memory may have run out. "
+                "What is complete is kept: the same command goes on."
             ) from error
         return check_result(answer)
 

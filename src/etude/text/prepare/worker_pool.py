@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import subprocess
 import sys
 from collections import deque
@@ -13,12 +14,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from etude.errors import UserError
+from etude.errors import UserError, WriteError
 from etude.text.prepare import messages
 from etude.text.prepare.worker import RequestHandler
 
 # one thread a worker: the processes are the parallelism
 SINGLE_THREADED = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+class WorkerError(WriteError):
+    """A worker that died in the middle of the work, most often for want of memory.
+
+    As with a failing disk, it is nobody's mistake in the input: what is complete stays, and the same command goes on.
+    """
 
 
 class Pool(Protocol):
@@ -101,7 +109,12 @@ class WorkerPool:
             result = None
         if result is None:
             code = process.wait()
-            raise RuntimeError(f"a worker ended unexpectedly (exit code {code}); -9 is often a lack of memory")
+            is_killed = code == -signal.SIGKILL
+            cause = "was killed, as where memory runs out" if is_killed else f"ended with exit code {code}"
+            raise WorkerError(
+                f"A worker process {cause}. What is complete is kept: run the same command again; fewer --workers need "
+                "less memory."
+            )
         return result
 
     def __enter__(self) -> Self:
