@@ -17,6 +17,7 @@ from etude.serve.app import Service
 from etude.serve.limits import Limits
 from etude.serve.served_model import ServedModel
 from etude.serve.server import Server
+from etude.tasks import pair
 from tests.baselines.test_labels import reviews
 
 
@@ -105,6 +106,15 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line(folder: Path, tmp_path: 
         assert list(etude.predict(folder, tmp_path / name)) == model.predict(["dull", "재밌었다"])
     with pytest.raises(UserError, match=r"pipe:1: not JSON"):
         list(model.stream(["\ufeff{broken\n"], "pipe"))
+
+
+def test_a_line_of_too_few_parts_is_told_by_its_place(tmp_path: Path) -> None:
+    rows = [{"text_a": f"a {n}", "text_b": f"b {n}", "label": "same" if n % 2 else "other"} for n in range(8)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    saved = fit("tfidf", "pair", None, pair.read(tmp_path / "train.jsonl")).save(tmp_path / "best")
+    (tmp_path / "lines.txt").write_text("a\tb\nonly one\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"lines\.txt:2: a line of the task pair holds .* <tab> .*; this one has 1"):
+        list(etude.predict(saved, tmp_path / "lines.txt"))
 
 
 def test_export_by_its_verb(folder: Path, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ class Predictor(ABC):
             where = f"input {number}"
             if not isinstance(value, (str, Mapping)):
                 raise UserError(f"{where} is {value!r:.80}: give a text, or a mapping of fields such as a dict.")
-            record = self._record(value) if isinstance(value, str) else dict(value)
+            record = self._record(value, where) if isinstance(value, str) else dict(value)
             items.append(self.module.parse(record, self.columns, where, False))
             places.append(where)
         return self._respond(Examples(items, "the inputs", places)) if items else []
@@ -220,7 +220,7 @@ class Predictor(ABC):
             if isinstance(record, UserError):
                 raise record
         else:
-            record = self._record(line)
+            record = self._record(line, where)
         return self.module.parse(record, self.columns, where, False)
 
     @property
@@ -229,17 +229,18 @@ class Predictor(ABC):
         module = self.module
         return {role: self.columns.get(role, module.COLUMNS[role][0]) for role in module.INPUTS}
 
-    def _record(self, line: str) -> dict[str, Any]:
+    def _record(self, line: str, where: str) -> dict[str, Any]:
         """Split a plain line into the fields of an example: one text, or several with tabs between them."""
         module, names = self.module, list(self.inputs.values())
         if not names:
             example = json.dumps({names[0]: "…" for names in list(module.COLUMNS.values())[:2]}, ensure_ascii=False)
-            raise UserError(f"An input of the task {self.kind} is a JSON object such as {example}, not a plain line.")
+            raise UserError(
+                f"{where}: an input of the task {self.kind} is a JSON object such as {example}, not a plain line."
+            )
         parts = line.split("\t", len(names) - 1)
         if len(parts) < len(names):
-            raise UserError(
-                f"A line of the task {self.kind} holds {' <tab> '.join(self.inputs)}; this one has {len(parts)}."
-            )
+            wanted = " <tab> ".join(self.inputs)
+            raise UserError(f"{where}: a line of the task {self.kind} holds {wanted}; this one has {len(parts)}.")
         return dict(zip(names, parts, strict=True))
 
 
