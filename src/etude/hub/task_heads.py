@@ -51,7 +51,7 @@ def to_published_with_head(run: Run) -> PublishedModel:
     head = None if encoder is None else task.published_head(model, encoder)
     if encoder is not None and encoder.endings is not None and head is not None and head.ending not in encoder.endings:
         head = None
-    if head is None:
+    if encoder is None or head is None:
         reason = f"it has no class for the task {plan.kind} over {family.system}."
         return to_readout(run, plan, model, task, f"{run.folder} cannot be exported to transformers: {reason}")
     misfits = list(head.misfits)
