@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# GPU tests, picks and a study side by side on a GPU machine that has no network and is held for half an hour.
+#
+# Here, once, in some minutes and with a network: what the machine lacks, in folders small enough to travel one or two at a time.
+#   bash benchmarks/bare_gpu.sh pack DATA TEXT FOLDER     wheels, minilm, pick, text.1, text.2, tasks in FOLDER
+# There, in a checkout, as soon as the folders named have come; each returns at once, and what it began goes on:
+#   bash benchmarks/bare_gpu.sh begin FOLDER WORK         wheels, minilm: install, start MPS and `pytest -m gpu`
+#   bash benchmarks/bare_gpu.sh picks FOLDER WORK         pick, text.1: start picks of --mode MODE, PARALLEL at once
+#   bash benchmarks/bare_gpu.sh study FOLDER WORK NAME... text.2, tasks: prepare the text, start these studies
+#   bash benchmarks/bare_gpu.sh wait WORK OUT SECONDS     wait, say how far all are, put results into OUT/results.tgz
+#
+# DATA holds tasks/NAME/{train,valid}.jsonl.xz and corpora/ (benchmarks/pick_tasks.py), TEXT is a large text file of which the first
+# TEXT_BYTES travel. WORK outlives a checkout that is sent anew: the code runs from a copy in it. MODE=gpu-start, PARALLEL=6,
+# MINUTES=27 (from `begin` on, after which nothing is begun), WORKERS=3 (cells of the study at once) are the defaults. Two cores
+# belong to each pick, the others to tests and study. Results: `pick_tasks.py --merge OUT/picks`, `etude study --import-cells`.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(dirname "$here")
+mode=${MODE:-gpu-start} parallel=${PARALLEL:-6} minutes=${MINUTES:-27} workers=${WORKERS:-3}
+text_bytes=${TEXT_BYTES:-280000000}
+wheels_for=(--python-version 3.12 --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64
+    --platform manylinux_2_28_x86_64 --only-binary=:all: --no-deps)
+
+pack() { # DATA TEXT FOLDER
+    local data=$1 text=$2 folder=$3 python=${PYTHON:-$root/.venv/bin/python} core
+    mkdir -p "$folder/wheels" "$folder/tasks"
+    "$python" -m pip download -q -d "$folder/wheels" "${wheels_for[@]}" "pydantic==2.*" annotated-types typing-inspection \
+        hypothesis sortedcontainers threadpoolctl zstandard pytest-xdist execnet
+    # pydantic asks for one version of its core
+    core=$("$python" - "$folder"/wheels/pydantic-2*.whl <<'P'
+import re, sys, zipfile
+wheel = zipfile.ZipFile(sys.argv[1])
+metadata = wheel.read(next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))).decode()
+print(re.search(r"Requires-Dist: pydantic-core ?\(?(==[\w.]+)", metadata)[1])
+P
+    )
+    "$python" -m pip download -q -d "$folder/wheels" "${wheels_for[@]}" "pydantic-core$core"
+    "$python" -m pip wheel -q --no-deps -w "$folder/wheels" seqeval
+    "$python" "$here/pick_tasks.py" "$data" --pack "$folder/pick"
+    rm -rf "$folder/minilm"; mv "$folder/pick/minilm" "$folder/minilm"
+    xz -9 -T0 -f "$folder/minilm/model.safetensors"
+    for task in cola sst2 mrpc stsb rte qnli ud_ewt wnut17_ner; do
+        mkdir -p "$folder/tasks/$task"; cp "$data/tasks/$task"/{train,valid}.jsonl.xz "$folder/tasks/$task/"
+    done
+    gzip -dc "$data/vocab/bert_uncased_vocab.txt.gz" > "$folder/tasks/vocab.txt"
+    local half=$(mktemp -d)
+    head -c "$text_bytes" "$text" | xz -6 -T0 > "$half/text.xz"
+    for part in 1 2; do mkdir -p "$folder/text.$part"; done
+    split -n 2 --numeric-suffixes=1 -a 1 "$half/text.xz" "$half/part."
+    for part in 1 2; do mv "$half/part.$part" "$folder/text.$part/text.xz"; done
+    rm -r "$half"
+    du -sm "$folder"/*
+}
+
+detach() { # NAME CORES COMMAND...: in a process of its own, from the copied code, with its messages in WORK/NAME.log
+    local name=$1 cores=$2; shift 2
+    (cd "$work/tree" && PYTHONPATH="$work/tree/src" PYTHONUNBUFFERED=1 setsid nohup taskset -c "$cores" "$@" \
+        > "$work/$name.log" 2>&1 < /dev/null & echo $! > "$work/$name.pid")
+    echo "$name: began $(($(date +%s) - $(cat "$work/begun"))) s after the beginning"
+}
+left() { # minutes until nothing is to be under way
+    echo $((minutes - ($(date +%s) - $(cat "$work/begun")) / 60))
+}
+last=$(($(nproc) - 1))
+picks_cores=0-$((2 * parallel - 1)) other_cores=$((2 * parallel > last ? last : 2 * parallel))-$last
+
+begin() { # FOLDER
+    date +%s > "$work/begun"
+    pip install -q --no-index --no-deps "$1"/wheels/*.whl
+    git -C "$root" rev-parse --short HEAD > "$work/commit" 2> /dev/null || echo "${COMMIT:-unknown}" > "$work/commit"
+    mkdir -p "$work/tree"; (cd "$root" && tar cf - --exclude="./$(basename "$1")" --exclude=./.git .) | tar xf - -C "$work/tree"
+    cp -r "$1/minilm" "$work/"; xz -df "$work/minilm/model.safetensors.xz"
+    nvidia-cuda-mps-control -d || true  # one runs already
+    # compiled kernels are tested as a user runs them: without MPS
+    CUDA_MPS_PIPE_DIRECTORY="$work/no-mps" detach tests "$other_cores" \
+        python -m pytest -q -p no:cacheprovider -m gpu -n 4 --continue-on-collection-errors
+}
+
+picks() { # FOLDER
+    cp -r "$1/pick" "$work/"; mv "$work/minilm" "$work/pick/"
+    cp "$1/text.1/text.xz" "$work/text.xz"
+    detach picks "$picks_cores" python benchmarks/pick_tasks.py "$work/pick" --mode "$mode" --parallel "$parallel" --cores 2 \
+        --limit-minutes "$(left)" --write "$work/picks" --work "$work/pick-runs" --commit "$(cat "$work/commit")"
+}
+
+study() { # FOLDER NAME...
+    cp -r "$1/tasks" "$work/"; cat "$1/text.2/text.xz" >> "$work/text.xz"; shift
+    { xz -dc "$work/text.xz" || true; } > "$work/text.txt"
+    local earlier=()
+    for cells in "$work"/tree/benchmarks/results/cells/*.zip; do earlier+=(--import "$cells"); done
+    detach study "$other_cores" python benchmarks/studies_gpu.py "$work/text.txt" "$work/tasks" "$work/study" \
+        --vocab "$work/tasks/vocab.txt" --work "$work/study-runs" --minutes "$(left)" --workers "$workers" --studies "$@" \
+        "${earlier[@]}" -- --any-version
+}
+
+wait_for_all() { # OUT SECONDS
+    local out=$1 end=$((SECONDS + $2)) name
+    while [ $SECONDS -lt "$end" ] && [ -n "$(running)" ]; do sleep 3; done
+    for name in tests picks study; do
+        [ -e "$work/$name.log" ] && { echo "== $name"; tail -n "${LINES_EACH:-12}" "$work/$name.log"; }
+    done
+    [ -e "$work/study/log.txt" ] && tail -n 5 "$work/study/log.txt"
+    mkdir -p "$out"
+    (cd "$work" && tar czf "$out/results.tgz" --ignore-failed-read ./*.log $(ls -d picks study 2> /dev/null))
+    echo "$(left) minutes left; under way: $(running)"
+}
+running() {
+    local name pid
+    for name in tests picks study; do
+        pid=$(cat "$work/$name.pid" 2> /dev/null) || continue
+        kill -0 "$pid" 2> /dev/null && echo -n "$name "
+    done
+    return 0
+}
+
+command=${1:?pack, begin, picks, study or wait}; shift
+case $command in
+pack) pack "${1:?DATA}" "${2:?TEXT}" "${3:?FOLDER}" ;;
+begin | picks | study)
+    folder=$(cd "${1:?FOLDER}" && pwd); mkdir -p "${2:?WORK}"; work=$(cd "$2" && pwd); shift 2
+    "$command" "$folder" "$@" ;;
+wait) work=$(cd "${1:?WORK}" && pwd); wait_for_all "${2:?OUT}" "${3:?SECONDS}" ;;
+*) echo "pack, begin, picks, study or wait, not $command" >&2; exit 2 ;;
+esac
