@@ -50,6 +50,15 @@ def test_a_file_without_header_and_with_spaces_is_read(tmp_path: Path) -> None:
     np.testing.assert_allclose(table.vectors, [[1, 2], [3, -0.4]])
 
 
+def test_a_table_with_tabs_alone_is_read(tmp_path: Path) -> None:
+    """Numbers with tabs between them are numbers, not a part of the name; a byte order mark is neither."""
+    path = tmp_path / "v.tsv"
+    path.write_bytes("\ufeffthe old mill\t1\t2\t3\r\nb\t3\t-4e-1\t0\r\n".encode())
+    table = load_entity_table(path)
+    assert table.names == ["the old mill", "b"]
+    np.testing.assert_allclose(table.vectors, [[1, 2, 3], [3, -0.4, 0]])
+
+
 def test_a_run_gives_vectors_names_and_its_graph(tmp_path: Path) -> None:
     vectors, relations = make_vectors(), make_vectors(2, 3)
     table = load_entity_table(make_run(tmp_path / "run", vectors, relations))

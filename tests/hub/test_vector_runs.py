@@ -47,6 +47,12 @@ def test_an_export_that_fails_leaves_nothing(glove: Path, tmp_path: Path, monkey
     assert set(tmp_path.iterdir()) == before
 
 
+def test_an_export_makes_the_folder_of_its_file(glove: Path, tmp_path: Path) -> None:
+    run = import_vectors(glove, tmp_path / "run")
+    export_vectors(run, tmp_path / "new" / "deep" / "out.vec")
+    assert len(read_vectors(tmp_path / "new" / "deep" / "out.vec").words) == 130
+
+
 def test_a_file_without_words_is_told(tmp_path: Path) -> None:
     (tmp_path / "none.txt").write_text("<unk> 1 2 3\n")
     with pytest.raises(UserError, match=r"none\.txt has no words"):

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import etude
 from etude.errors import UserError
-from etude.graph.entity_table import load_entity_table
+from etude.graph.entity_table import load_entity_table, write_entity_file
 from etude.graph.graph import Graph
 from etude.graph.graph_split import GraphSplit
+from etude.hub import entity_vectors
 from etude.inference.graph_model import GraphModel
 from etude.pretraining.check import check
 from etude.recipes.schema import Recipe
@@ -143,6 +145,45 @@ def test_budgets_in_epochs_count_passes_over_the_triples(folder: Path, tmp_path:
     assert run.recipe.train.steps == 6  # 4 rows of 32 of the 140 triples, 2 a step, 3 times
 
 
+@pytest.mark.parametrize(("name", "content"), [
+    ("header.tsv", "head\trelation\ttail\n{0}\t{1}\t{2}\n"),
+    ("marked.tsv", "\ufeff{0}\t{1}\t{2}\r\n"),
+    ("spaces.tsv", "{0} \t {1} \t{2}\n\n"),
+    ("weights.tsv", "{0}\t{1}\t{2}\t0.5\n"),
+    ("columns.csv", "tail,head,relation\n{2},{0},{1}\n"),
+    ("lines.jsonl", '{{"head": "{0}", "relation": "{1}", "tail": "{2}"}}\n'),
+])  # fmt: skip
+def test_a_file_that_a_graph_is_prepared_from_is_evaluated(
+    folder: Path, tmp_path: Path, name: str, content: str
+) -> None:
+    triple = tuple((folder / "valid.tsv").read_text(encoding="utf-8").splitlines()[0].split("\t"))
+    (tmp_path / name).write_bytes(content.format(*triple).encode())
+    model = etude.load(folder / "run")
+    assert isinstance(model, GraphModel)
+    report = model.evaluate(tmp_path / name)
+    assert [(report.entities[head], report.relations[kind], report.entities[tail])
+            for head, kind, tail in report.triples.tolist()] == [triple]  # fmt: skip
+
+
+def test_files_of_vectors_go_into_new_folders_together(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "new" / "deep"
+    assert [path.name for path in etude.export(folder / "run", out=out / "x.vec").files] == ["x.vec", "x.relations.vec"]
+    written = []
+
+    def fail_second(names: Any, vectors: Any, path: Path) -> None:
+        written.append(path)
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        write_entity_file(names, vectors, path)
+
+    monkeypatch.setattr(entity_vectors, "write_entity_file", fail_second)
+    with pytest.raises(KeyboardInterrupt):
+        etude.export(folder / "run", out=out / "y.vec")
+    assert sorted(path.name for path in out.iterdir()) == ["x.relations.vec", "x.vec"]
+
+
 def test_wrong_folders_files_and_graphs_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a graph"):
         etude.pretrain("transe-toy", tmp_path, out=tmp_path / "run")
@@ -162,7 +203,7 @@ def test_wrong_folders_files_and_graphs_are_refused(folder: Path, tmp_path: Path
     with pytest.raises(UserError, match=r"strange.tsv is not a graph: it is a file. .* --graph -o FOLDER"):
         Graph.open(stranger)
     (tmp_path / "short.tsv").write_text("place 1\tr0\n")
-    with pytest.raises(UserError, match=r"short.tsv:1: expected head, relation and tail"):
+    with pytest.raises(UserError, match=r"short.tsv:1: 2 columns, not head, relation and tail"):
         etude.evaluate(folder / "run", tmp_path / "short.tsv")
     with pytest.raises(UserError, match="leave out --report"):
         etude.evaluate(folder / "run", report=tmp_path / "page.html")

@@ -2,7 +2,8 @@
 
     a run of `etude pretrain transe GRAPH`   model.safetensors; entities.json has the names and the graph's fingerprint
     a text file                              "E D" in the first line, then a line an entity: its name, a tab, D numbers.
-                                             The first line may be missing, and a space may stand for the tab
+                                             The first line may be missing, a space may stand for the tab, and tabs
+                                             for the spaces between numbers
     OpenKE's folder (ERNIE's kg_embed)       entity2vec.vec (D numbers a line) and entity2id.txt (name, tab, number);
                                              relation2vec.vec and relation2id.txt where they are there
 
@@ -13,6 +14,7 @@ read back the same. Loading is strict: a line that does not fit is an error with
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import gzip
 import json
@@ -110,6 +112,8 @@ def write_entity_file(names: Sequence[str], vectors: np.ndarray, path: str | Pat
         raise UserError(f"The name {bad!r} cannot be written to {path}: a tab or a line's end would divide it.")
     writing = path.with_name(f".{path.name}.writing-{os.getpid()}")
     try:
+        with explain_write_failure(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
         with explain_write_failure(path), open(writing, "w", encoding="utf-8", newline="\n") as file:
             file.write(f"{len(names)} {vectors.shape[1]}\n")
             for name, vector in zip(names, vectors.astype(np.float32), strict=True):
@@ -194,6 +198,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
                 if len(line) > LONGEST_LINE:
                     raise UserError(f"{path}:{number}: the line is longer than {LONGEST_LINE >> 20} MB. Is it text?")
+                line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
                 if text := line.rstrip(b" \t\r\n"):
                     yield number, text
     except (EOFError, lzma.LZMAError, gzip.BadGzipFile) as problem:
@@ -210,7 +215,7 @@ def _read_text(path: Path) -> tuple[list[str], np.ndarray]:
             raise UserError(f"{path}:{number}: a count of entities or numbers has more than {LONGEST_NUMBER} digits.")
         promised, width = int(fields[0]), int(fields[1])
     else:
-        width = len(first.rpartition(b"\t")[2].split()) if b"\t" in first else len(fields) - 1
+        width = len(first.partition(b"\t")[2].split()) if b"\t" in first else len(fields) - 1
         lines = chain([(number, first)], lines)
     if width < 1:
         raise UserError(f"{path}:{number}: this is no file of entity vectors: a name and numbers behind it are wanted.")
@@ -218,7 +223,8 @@ def _read_text(path: Path) -> tuple[list[str], np.ndarray]:
     vectors: list[np.ndarray] = []
     first_line: dict[str, int] = {}
     for number, line in lines:
-        parts = line.rsplit(b"\t", 1) if b"\t" in line else line.rsplit(b" ", width)
+        # no name holds a tab: it ends one, and more of them may stand between the numbers
+        parts = line.split(b"\t", 1) if b"\t" in line else line.rsplit(b" ", width)
         numbers = parts[1].split() if b"\t" in line else parts[1:]
         if len(numbers) != width:
             raise UserError(f"{path}:{number}: expected a name and {width} numbers, got {len(numbers)}.")
@@ -248,22 +254,6 @@ def _decode(name: bytes, place: str) -> str:
         return name.decode()
     except UnicodeDecodeError as problem:
         raise UserError(f"{place}: the name is not UTF-8 ({problem.reason}). Convert the file.") from None
-
-
-def read_names(path: Path) -> Iterator[tuple[str, tuple[str, str, str]]]:
-    """Yield (place, (head, relation, tail)) of a file of triples, tab-separated names a line."""
-    if path.is_dir():
-        raise UserError(f"{path} is a folder. Give a file of triples, or the name of a split: train, valid or test.")
-    if not path.is_file():
-        raise UserError(f"There is no file {path}.")
-    for number, line in _lines(path):
-        parts = line.split(b"\t")
-        if len(parts) < 3:
-            raise UserError(
-                f"{path}:{number}: expected head, relation and tail, tab-separated, got {len(parts)} columns."
-            )
-        head, relation, tail = (_decode(part, f"{path}:{number}") for part in parts[:3])
-        yield f"{path}:{number}", (head, relation, tail)
 
 
 # --- OpenKE -----------------------------------------------------------------------------------------

@@ -16,5 +16,9 @@ def export_entity_vectors(run: str | Path, path: str | Path) -> list[Path]:
         if file.exists():
             raise UserError(f"{file} exists already. Choose another name with -o.")
     write_entity_file(table.names, table.vectors, path)
-    write_entity_file(table.relation_names, table.relations, relation_path)
+    try:
+        write_entity_file(table.relation_names, table.relations, relation_path)
+    except BaseException:  # both files or none
+        path.unlink(missing_ok=True)
+        raise
     return [path, relation_path]

@@ -70,6 +70,7 @@ def export_vectors(run: Run | str | Path, path: str | Path, form: VectorFormat |
     writing = path.with_name(f".{path.name}.writing-{os.getpid()}")
     try:
         with explain_write_failure(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
             if form == "fasttext":
                 write_fasttext(_to_fasttext(run, model), writing)
             else:

@@ -22,10 +22,11 @@ import numpy as np
 import torch
 
 from etude.errors import UserError, suggest_name
-from etude.graph.entity_table import read_entities, read_names
+from etude.graph.entity_table import read_entities
 from etude.graph.graph import SPLITS, Graph
 from etude.graph.graph_split import GraphSplit
 from etude.graph.known_answers import KnownAnswers
+from etude.graph.readers.formats import read_names
 from etude.hub.run_weights import load_learner
 from etude.models.base import require
 from etude.models.graph_embedding import GraphEmbedding
@@ -212,7 +213,7 @@ class GraphModel:
         return chosen
 
     def read_triples(self, path: Path) -> np.ndarray:
-        """Read a file of head, relation and tail, tab-separated names, as numbers (T, 3) int32."""
+        """Read a file of triples by name, of any format that a graph is prepared from, as numbers (T, 3) int32."""
         rows: list[tuple[int, int, int]] = []
         for place, (head, relation, tail) in read_names(path):
             try:

@@ -12,7 +12,7 @@ from etude.graph.readers.conceptnet import MARK, read_conceptnet
 from etude.graph.readers.json_lines import read_entity_json, read_triple_json
 from etude.graph.readers.lines import FileWatch
 from etude.graph.readers.ntriples import read_ntriples
-from etude.graph.readers.tables import read_entity_table, read_triple_table
+from etude.graph.readers.tables import find_triple_columns, read_entity_table, read_triple_table
 from etude.text.prepare.decompression import DECOMPRESSION_ERRORS, InputFile
 from etude.text.prepare.sources import COMPRESSIONS, SourceFile, describe_file
 
@@ -80,3 +80,17 @@ def read_entities(
     if file.format == "ntriples":  # labels in a file of their own
         return (block.rows for block in read_ntriples(file, settings, counts, watch))
     raise UserError(f"{file.path}: ConceptNet's dump has no labels to read. Give it as the triples.")
+
+
+def read_names(path: Path) -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """Yield (place, (head, relation, tail)) of a file of triples of any format, as `etude prepare --graph` reads it."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder. Give a file of triples, or the name of a split: train, valid or test.")
+    if not path.is_file():
+        raise UserError(f"There is no file {path}.")
+    file = describe_graph_file(path)
+    settings = ReadSettings(find_triple_columns(file) if file.format in ("tsv", "csv") else None)
+    for block in read_triples(file, settings, SkipCounts()):
+        for line, *names in zip(block.lines, block.heads, block.relations, block.tails, strict=True):
+            head, relation, tail = names
+            yield f"{path}:{line}", (head, relation, tail)

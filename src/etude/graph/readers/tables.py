@@ -57,6 +57,14 @@ def read_triple_table(
         yield TripleBlock(heads, relations, tails, lines, weights)
 
 
+def find_triple_columns(file: SourceFile) -> Columns | None:
+    """Return the columns of a table without a header whose rows go on behind the tail; None where it has no such."""
+    row = next((rows[0] for _, rows in _read_rows(file, None)), [])
+    if len(row) <= 3 or _match_header(row, TRIPLE_ROLES, ("head", "relation", "tail")):
+        return None
+    return Columns(order=("head", "relation", "tail", *["-"] * (len(row) - 3)))
+
+
 def read_entity_table(
     file: SourceFile, columns: Columns | None, watch: FileWatch | None = None
 ) -> Iterator[list[EntityRow]]:
