@@ -45,6 +45,18 @@ def test_a_claim_has_the_seeds_of_the_look_that_settled_it(report: Report, tmp_p
     assert page.count("3 seeds") == len(claims) and "5 seeds" not in page
 
 
+def test_intervals_have_the_level_of_their_study(report: Report, tmp_path: Path) -> None:
+    (tmp_path / "claims.yaml").write_text(CLAIM + CLAIM.replace("number: 1", "number: 2").replace("tiny", "wide"))
+    claims = load_claims(tmp_path)
+    wide = {**report.results, "rule": {**report.results["rule"], "interval": 0.9}}
+    alone = render_index(claims, {"wide": wide}, tmp_path)
+    assert "(90\N{NO-BREAK SPACE}% interval)" in alone and "95" + "\N{NO-BREAK SPACE}%" not in alone
+    both = render_index(claims, {"tiny": report.results, "wide": wide}, tmp_path)
+    assert "% interval)" not in both, "no one level is that of all"
+    for level in ("95", "90"):
+        assert both.count(f"<span>({level}\N{NO-BREAK SPACE}%: ") == len(report.results["claims"])
+
+
 def test_no_link_to_a_page_that_is_not_there(report: Report, tmp_path: Path) -> None:
     (tmp_path / "claims.yaml").write_text(CLAIM)
     page = render_index(load_claims(tmp_path), {"tiny": report.results}, tmp_path)

@@ -18,7 +18,7 @@ from etude.errors import UserError
 from etude.recipes.document import parse_list
 from etude.study.leaderboard import format_points
 from etude.study.plan import format_scientific
-from etude.study.report.html import JsonDict, format_p_statement
+from etude.study.report.html import JsonDict, format_level, format_p_statement
 from etude.study.report.page import render_document
 from etude.study.report.translations import localize_html, translate
 from etude.train import checkpoint
@@ -62,8 +62,12 @@ def count_flops(results: JsonDict) -> float | None:
 
 
 def render_index(claims: list[JsonDict], results: dict[str, JsonDict], folder: Path) -> str:
-    rows = "".join(_render_claim(claim, results, folder) for claim in claims)
-    head = "".join(f"<th>{translate(name)}</th>" for name in COLUMNS)
+    levels = {format_level(outcome) for claim in claims for _, outcome in _list_outcomes(claim, results)}
+    rows = "".join(_render_claim(claim, results, folder, len(levels) > 1) for claim in claims)
+    texts = {name: translate(name) for name in COLUMNS if name != "all_claims_difference"}
+    level = next(iter(levels), "")
+    one = translate("all_claims_difference", level=level) if len(levels) == 1 else translate("all_claims_differences")
+    head = "".join(f"<th>{texts.get(name, one)}</th>" for name in COLUMNS)
     table = (
         f'<div class="scroll"><table class="claims"><thead><tr><th></th>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
@@ -96,13 +100,14 @@ def _list_outcomes(claim: JsonDict, results: dict[str, JsonDict]) -> list[tuple[
     return [(name, results[name]) for name in names]
 
 
-def _render_claim(claim: JsonDict, results: dict[str, JsonDict], folder: Path) -> str:
+def _render_claim(claim: JsonDict, results: dict[str, JsonDict], folder: Path, has_levels: bool) -> str:
+    """Render the rows of a claim; `has_levels`: its intervals name their levels, which are not all the same."""
     outcomes = _list_outcomes(claim, results)
     title = (
         f'<th class="n" rowspan="{{rows}}">{claim["number"]}</th><td class="paper" rowspan="{{rows}}">'
         f"<b>{localize_html(claim['claim'])}</b><br><small>{escape(claim['paper'])}</small></td>"
     )
-    lines = [_render_outcome(claim, name, outcome, judged, folder) for name, outcome in outcomes
+    lines = [_render_outcome(claim, name, outcome, judged, folder, has_levels) for name, outcome in outcomes
              for judged in outcome["claims"]]  # fmt: skip
     if not lines and "page" in claim:  # measured, but no comparison of contenders: there is nothing to judge
         link = f'<a href="{escape(claim["page"])}">{escape(claim["page"])}</a>'
@@ -113,13 +118,16 @@ def _render_claim(claim: JsonDict, results: dict[str, JsonDict], folder: Path) -
     return "".join(f"<tr>{first if not number else ''}{line}</tr>" for number, line in enumerate(lines))
 
 
-def _render_outcome(claim: JsonDict, name: str, outcome: JsonDict, judged: JsonDict, folder: Path) -> str:
+def _render_outcome(
+    claim: JsonDict, name: str, outcome: JsonDict, judged: JsonDict, folder: Path, has_levels: bool
+) -> str:
     where = translate("all_claims_gpu" if str(outcome.get("device", "")).startswith("cuda") else "all_claims_cpu")
     link = f'<a href="{escape(name)}.html">{escape(name)}</a>' if (folder / f"{name}.html").is_file() else escape(name)
     difference = p = ""
     if judged.get("mean") is not None:
+        level = f"{format_level(outcome)}: " if has_levels else ""
         low, high = format_points(judged["low"]), format_points(judged["high"])
-        difference = f"<b>{format_points(judged['mean'], sign=True)}</b> <span>({low} … {high})</span>"
+        difference = f"<b>{format_points(judged['mean'], sign=True)}</b> <span>({level}{low} … {high})</span>"
         p = f"<br><small>{format_p_statement(judged['holm'])}</small>"
     flops = outcome["flops"] if "flops" in outcome else count_flops(outcome)
     scale = format_scientific(float(f"{flops:.1e}")) if flops else "–"

@@ -15,6 +15,7 @@ from etude.study.report.html import (
     JsonDict,
     describe_task,
     format_effect,
+    format_error,
     format_level,
     format_p,
     format_row_budget,
@@ -150,7 +151,7 @@ def render_methods(results: JsonDict) -> str:
         (translate("budget"), translate("budget_words", amount=amounts, epochs=f"{budget['epochs']:g}")),
         (translate("tasks"), tasks),
         (translate("seeds"), translate("seeds_words", **results["seeds"])),
-        (translate("interval"), translate("interval_words")),
+        (translate("interval"), translate("interval_words", error=format_error(results))),
         (translate("baselines"), translate("baselines_words")),
         (
             translate("hardware"),

@@ -8,7 +8,7 @@ from typing import Any
 from etude.study.leaderboard import format_points
 from etude.study.plan import format_budget
 from etude.study.report.translations import localize_html, translate
-from etude.study.sections import MEAN
+from etude.study.sections import MEAN, Rule
 
 JsonDict = dict[str, Any]
 GREY = "var(--base)"
@@ -29,7 +29,17 @@ def entry_name(row: JsonDict) -> str:
 
 
 def format_level(results: JsonDict) -> str:
-    return f"{100 * results['rule']['interval']:g}\N{NO-BREAK SPACE}%"
+    """Format the level of a study's intervals; results of early versions name no rule, and had its default."""
+    return _format_percent(results.get("rule", {}).get("interval", Rule().interval))
+
+
+def format_error(results: JsonDict) -> str:
+    """Format the share of claims that are decided at most where nothing is true."""
+    return _format_percent(1 - results["rule"]["interval"])
+
+
+def _format_percent(share: float) -> str:
+    return f"{100 * share:.4g}\N{NO-BREAK SPACE}%"
 
 
 def render_section(title: str, lead: str, inside: str) -> str:
