@@ -40,6 +40,7 @@ from etude.serve.endpoints import (
 )
 from etude.serve.examples import INPUTS, TEXT, choose_words, make_task_example
 from etude.serve.requests import RunInfo
+from etude.serve.run_names import name_runs
 from etude.text.tokenizer.open_vocabulary import OpenVocabularyTokenizer
 from etude.text.tokenizer.token_strings import list_token_strings
 from etude.view.paths import require_graph_task
@@ -68,9 +69,12 @@ class ServedModel:
     turn: AbstractContextManager[object] = field(default_factory=threading.Lock)
 
     @classmethod
-    def open(cls, folder: str | Path, device: str | None = None) -> ServedModel:
-        """Load a run and try each endpoint once; a baseline has one, which needs no trial."""
-        name = Path(folder).resolve().name if Path(folder).exists() else str(folder)
+    def open(cls, folder: str | Path, device: str | None = None, name: str | None = None) -> ServedModel:
+        """Load a run and try each endpoint once; a baseline has one, which needs no trial.
+
+        `name`: under which requests ask for it; the folder's unless given.
+        """
+        name = name_runs([folder])[0] if name is None else name
         if is_baseline(folder):
             baseline = BaselineModel.open(folder)
             endpoints: dict[str, Endpoint[Any]] = {"predict": predict_endpoint(baseline)}

@@ -82,6 +82,7 @@ def serve(
     # all that a user can get wrong is checked: these load torch
     from etude.serve.app import Service
     from etude.serve.limits import Limits
+    from etude.serve.run_names import name_runs
     from etude.serve.served_model import ServedModel
     from etude.serve.server import Server
 
@@ -90,9 +91,9 @@ def serve(
         log.setLevel(logging.INFO)
         log.addHandler(logging.StreamHandler())
     models = []
-    for folder in folders:
+    for folder, run_name in zip(folders, name_runs(folders), strict=True):
         report_stage(f"loading {folder}")
-        models.append(ServedModel.open(folder, device))
+        models.append(ServedModel.open(folder, device, run_name))
     is_cpu = all(served.model is None or served.model.device == "cpu" for served in models)
     passes = passes if is_cpu else 1  # a GPU runs one after the other
     limits = Limits(
