@@ -325,6 +325,9 @@ def test_character_layers_learn_as_they_are_told_to(case: str, letters: bool, to
         ("transformer: both", {"freeze": 3}, "the model has 2 layers"),
         ("transformer: both", {"combine": "mix"}, "mixes several layers.* set transfer.layers=all"),
         ("transformer: both", {"layers": "all", "mix_norm": "token"}, "transfer.mix_norm=token is of a mix"),
+        ("transformer: both", {"frozen": True, "dropout": 0.2}, "transfer.dropout.* transfer.frozen.*: drop one"),
+        ("transformer: both", {"probe": True, "dropout": 0.2}, "transfer.dropout.* transfer.frozen.*: drop one"),
+        ("transformer: both", {"frozen": True, "letters": True}, "transfer.letters.* transfer.frozen.*: drop one"),
     ],
 )
 def test_settings_without_an_effect_are_refused_at_the_start(
@@ -333,7 +336,13 @@ def test_settings_without_an_effect_are_refused_at_the_start(
     """Half an ALBERT stayed as it was by the model card, and learnt; a run that says so is opened all the same."""
     with pytest.raises(UserError, match=message):
         check_settings(build(case, tokenizer), TransferSettings.model_validate(changes))
-    for allowed in ({"freeze": 0}, {"freeze": 2}, {"frozen": True, "combine": "mix"}, {"layers": "all"}):
+    for allowed in (
+        {"freeze": 0},
+        {"freeze": 2},
+        {"frozen": True, "combine": "mix"},
+        {"layers": "all"},
+        {"dropout": 0.2},
+    ):
         check_settings(build(case, tokenizer), TransferSettings.model_validate(allowed))
 
 

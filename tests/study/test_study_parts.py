@@ -198,6 +198,22 @@ def test_the_majority_is_scored_like_everybody(tmp_path: Path) -> None:
     assert "train.batch_examples" in settings["transfer"] and "train.batch_examples" not in settings["majority"]
 
 
+def test_dropout_for_everybody_is_not_of_a_frozen_model(tmp_path: Path) -> None:
+    """It has no effect there, and a transfer of its own refuses it."""
+    changes = {
+        "transfer.transfer.dropout": 0.2, "contenders.gpt.transfer.transfer.frozen": True, "control.of": ["gpt"],
+    }  # fmt: skip
+    plan = planner.make_plan(tiny(**changes), tmp_path, device="cpu", dry=True)
+    rates = {
+        cell.position["row"]: cell.arguments["settings"].get("transfer.dropout")
+        for cell in plan.cells.values()
+        if cell.kind == "transfer"
+    }
+    assert rates == {"bert": 0.2, "gpt": None, "no pre-training": 0.2, "random frozen": None}
+    with pytest.raises(UserError, match=r"transfer\.dropout is of a model"):
+        tiny(**changes, **{"contenders.gpt.transfer.transfer.dropout": 0.2})
+
+
 def test_a_baseline_reads_relations_as_the_models_do(tmp_path: Path) -> None:
     lines = [json.dumps(record) + "\n" for record in records("relation", 60, 0)]
     (tmp_path / "train.jsonl").write_text("".join(lines), encoding="utf-8")

@@ -14,6 +14,7 @@ def check_settings(model: Model, settings: TransferSettings) -> None:
 
     Not where a run is opened: one of an older version may hold such a setting, and it is what it is.
     """
+    check_frozen(settings)
     if settings.freeze is not None:
         check_layers(model, "freeze", settings.freeze)
         check_shared_layers(model, settings.freeze)
@@ -28,6 +29,21 @@ def check_settings(model: Model, settings: TransferSettings) -> None:
     if settings.mix_norm != "none" and settings.combine != "mix":
         raise UserError(
             f"transfer.mix_norm={settings.mix_norm} is of a mix of layers: set transfer.combine=mix, or drop it."
+        )
+
+
+def check_frozen(settings: TransferSettings) -> None:
+    """Raises UserError for settings that a frozen model knows nothing of; needs no model."""
+    if not settings.frozen:
+        return
+    if settings.dropout:
+        raise UserError(
+            "transfer.dropout is of a model that learns, and transfer.frozen reads its states as they are: drop one "
+            "(task.dropout is that of the head)."
+        )
+    if settings.letters:
+        raise UserError(
+            "transfer.letters says whether character layers learn, and transfer.frozen that nothing does: drop one."
         )
 
 

@@ -219,7 +219,8 @@ def resolve_settings(
 
 def check_settings(kind: str, overrides: Overrides) -> None:
     """Raise UserError where settings of a transfer have an unknown name or a wrong value, before there is a model."""
-    _resolve_settings(kind, overrides, lambda frozen: {"epochs": 1})
+    _, transfer, _ = _resolve_settings(kind, overrides, lambda frozen: {"epochs": 1})
+    model_transfer.check_frozen(transfer)
 
 
 def _resolve_settings(

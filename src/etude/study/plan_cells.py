@@ -242,14 +242,14 @@ def _transfer_settings(plan: Plan, row: Row, column: Column, tuned: Changes, exa
     study = plan.study
     settings: Changes = dict(study.tasks[column.task].set)
     if row.draft is not None:
-        settings = {**study.transfer, **settings, **study.contenders[row.draft.entry.contender].transfer}
+        settings = study.merge_transfer(column.task, row.draft.entry.contender, row.kind == "control")
     else:  # a baseline has no head or network that settings of the study could name, and is scored like everybody
         shared = SCORING if row.kind == "majority" else (*SCORING, *READING)
         settings = {**{name: study.transfer[name] for name in shared if name in study.transfer}, **settings}
     settings |= tuned
     if row.kind == "frozen":
         settings |= {"transfer.frozen": True}
-        for name in ("train.lr", "train.epochs", "transfer.freeze", "train.layer_decay"):
+        for name in ("train.lr", "train.epochs", "transfer.freeze", "transfer.dropout", "train.layer_decay"):
             settings.pop(name, None)  # those of fine-tuning; a head on features has usual values of its own
     if row.kind == "control":
         settings.pop("transfer.frozen", None)

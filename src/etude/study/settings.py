@@ -174,6 +174,18 @@ class Study(Strict):
         grid = {**self.tune, **(self.control.tune if is_control else {})}
         return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
+    def merge_transfer(self, task: str, contender: str, is_control: bool = False) -> Changes:
+        """Merge what study, task and contender set for a transfer; dropout for everybody is not of a frozen model.
+
+        is_control: For the baseline of this contender without pre-training, all of which learns.
+        """
+        own = self.contenders[contender].transfer
+        merged = {**self.transfer, **self.tasks[task].set, **own}
+        is_frozen = not is_control and (merged.get("transfer.frozen") or merged.get("transfer.probe"))
+        if is_frozen and "transfer.dropout" not in own:
+            merged.pop("transfer.dropout", None)
+        return merged
+
     def dump(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude_defaults=True)
 
@@ -429,10 +441,10 @@ def _check_trials(study: Study, document: Document) -> None:
 def _check_transfers(study: Study, document: Document) -> None:
     """Check the settings of every transfer, so that no pre-training is spent before a misspelt one is met."""
     for name, task in study.tasks.items():
-        for contender, settings in study.contenders.items():
+        for contender in study.contenders:
             of_control = [{**study.control.set, **tuned} for tuned in study.tune_grid(is_control=True)]
             for tuned in [*study.tune_grid(), *of_control]:
-                changes = {**study.transfer, **task.set, **settings.transfer, **tuned}
+                changes = {**study.merge_transfer(name, contender), **tuned}
                 try:
                     check_settings(resolve_dataset(task.kind, {})[0], changes)
                 except UserError as error:
