@@ -13,7 +13,7 @@ from etude.text.tokenizer.text_batch import TextBatch
 from etude.world import World
 
 atoms = st.sampled_from([
-    *"aAbZéñПK.!?…;:,。！？｡\n\t\r\"'”’»)]}「(“가나다요까죠니습고며만라하는 1257-_",
+    *"aAbZéñПK.!?…;:,。！？｡\n\t\r\"'”’»)]}「(“가나다요까죠니습인갈고며만라하는 1257-_",
     "\xa0", "\u3000", "\x1c", "\v", "\x85", "‼",
     " ", " ", " ", ". ", "! ", "? ", ". A", ".) B", '." C', "Mr.", " Dr. ", "e.g. ", "etc. ", "Inc. ", "U.S. ", " J. ",
     "The ", " no", "No. ", "pp. 12", "iv", "IV", "1935", "12", "\n1. ", "\n가. ", "1935. 5. 15. ", "(a) ", "word",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from etude.text.prepare.sentences import find_sentence_ends, split_sentences
 
 alphabet = st.sampled_from(
-    [*"aA1 .!?…。！？\n\t\"'”’)]다요까죠습니가고 며", "Mr.", "e.g. ", "니다 ", "라고 ", "\r\n", "\u2028", " \n "]
+    [*"aA1 .!?…。！？\n\t\"'”’)]다요까죠습니가고인갈 며", "Mr.", "e.g. ", "니다 ", "라고 ", "\r\n", "\u2028", " \n "]
 )
 
 
@@ -58,6 +58,9 @@ def test_english(sentences: list[str]) -> None:
         ["그는 떠났다\n", "다음 줄이다. ", "비가 온다…"],
         ["재미있네요 ", "하지만 슬프죠 ", "그래도 봤어요."],
         ["하다 보니 늦었다. ", "보다 나은 것이 있다."],
+        ["비가 오니까 우산을 가져가라. ", "그러니까 늦었다. ", "무엇을 합니까 ", "그가 물었다."],
+        ["학교에 다니다 그만두었다. ", "이건 아니다 싶었다. ", "갑니다 ", "또 봅니다."],
+        ["인기 가요 순위와 대중가요 시장이다. ", "누구인가요 ", "같이 갈까요 ", "아니면 쉴까요?"],
     ],
 )
 def test_korean(sentences: list[str]) -> None:

@@ -21,8 +21,20 @@ SYLLABLES = "다까요죠"  # the last ones of endings that need no mark
 CANDIDATE = re.compile(rf"[{STOPS}{SYLLABLES}](?=[\s{CLOSERS}])")
 CANDIDATE_WIDE = re.compile(rf"[{STOPS}{SYLLABLES}](?=[\s{CLOSERS}])|[{WIDE}](?![{WIDE}])")
 CLOSE = re.compile(rf"[{CLOSERS}]*")
-# Endings that close a sentence whatever follows; each is matched up to its last syllable.
-POLITE = re.compile(r"(?:니다|니까|세요|셔요|[어아여워와해져에예네군지나가]요|[을를까]까요|거든요|는데요|죠)\Z")
+
+
+def _with_final(consonant: int) -> str:
+    """Return all syllables of Hangul with this final consonant, by its number among the 28."""
+    return "".join(map(chr, range(ord("가") + consonant, ord("힣") + 1, 28)))
+
+
+# Endings that close a sentence whatever follows; each is matched up to its last syllable. Some are one only behind a
+# final consonant: 합니다 and 합니까, but neither 다니다, 아니다 nor 하니까 ("since"); 인가요, but not 가요 ("songs").
+ENDINGS = (
+    f"[{_with_final(17)}]니[다까]", "세요", "셔요", "[어아여워와해져에예네군지나]요", f"[{_with_final(4)}]가요",
+    f"[{_with_final(8)}]까요", "거든요", "는데요", "죠",
+)  # fmt: skip
+POLITE = re.compile(rf"(?:{'|'.join(ENDINGS)})\Z")
 # Words after a quotation or a polite ending that carry the sentence on: "…다." 라고 말했다
 CONTINUATION = re.compile(r"(?:이?라[고는며면]|하[고며는면였]|[고며는]\s|만\s)")
 # the break itself first: `re` looks for a leading literal fastest
