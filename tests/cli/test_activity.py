@@ -75,6 +75,23 @@ def test_quiet_and_quick_commands_say_nothing(monkeypatch: pytest.MonkeyPatch) -
     assert stream.getvalue() == ""
 
 
+@pytest.mark.parametrize(("rank", "is_shown"), [("0", True), ("1", False)])
+def test_of_several_processes_the_first_shows_the_line(
+    rank: str, is_shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setenv("RANK", rank)
+    with show_activity("pretrain bert data/x") as activity:
+        assert (activity is not None) == is_shown
+        if is_shown:
+            wait_for(stream, "pretrain bert data/x… 0 s")
+        else:
+            time.sleep(0.1)
+            yield_to(activity, stream.write, goes_on=False)("a line of the work\n")
+    assert stream.getvalue() == ("pretrain bert data/x… 0 s\n" if is_shown else "a line of the work\n")
+
+
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_a_hook_prints_where_no_line_stands(goes_on: bool) -> None:
     stream = Terminal()

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
+from etude.cli.exits import INTERRUPTED
 from etude.cli.main import app
 from etude.cli.pretraining import print_end
+from etude.cli.transfer import print_task_run
 from etude.errors import UserError
 from etude.runs.run import Run
 from etude.train.loop import Loop
 from etude.transfer.finetune import finetune
+from etude.verbs.task_run import TaskRun
 
 
 @pytest.mark.parametrize(
@@ -57,6 +62,22 @@ def test_one_process_says_that_a_run_is_done(
     monkeypatch.setattr(Run, "finished", True)
     print_end(Run(tmp_path), quiet=False)
     assert capsys.readouterr().err.count("Done:") == lines
+    monkeypatch.setattr(Run, "finished", False)
+    with pytest.raises(typer.Exit) as ended:
+        print_end(Run(tmp_path), quiet=False)
+    assert capsys.readouterr().err.count("Stopped and saved.") == lines and ended.value.exit_code == INTERRUPTED
+
+
+@pytest.mark.parametrize(("rank", "lines"), [("0", 1), ("1", 0)])
+def test_one_process_tells_the_scores_of_a_fine_tuning(
+    rank: str, lines: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    score = {"value": 0.5, "low": 0.4, "high": 0.6, "count": 10}
+    run = SimpleNamespace(finished=True, folder=tmp_path, scores={"accuracy": score})
+    print_task_run(cast(TaskRun, run), tmp_path)
+    told = capsys.readouterr()
+    assert told.out.count("accuracy 0.5000") == lines and told.err.count("Done:") == lines
 
 
 def test_pretrain_resume_goes_on_with_a_fine_tuning(

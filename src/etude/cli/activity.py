@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, TypeVar
 
-from etude.cli.printing import escape_controls
+from etude.cli.printing import escape_controls, is_first_process
 from etude.stages import listen
 
 Item = TypeVar("Item")
@@ -98,8 +98,8 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 @contextmanager
 def show_activity(stage: str, quiet: bool = False) -> Iterator[Activity | None]:
-    """Show `stage`, and the stages that the work inside reports, until it ends."""
-    if quiet:
+    """Show `stage`, and the stages that the work inside reports, until it ends; of several processes, in the first."""
+    if quiet or not is_first_process():
         yield None
         return
     activity = Activity(stage)

@@ -8,12 +8,15 @@ from typing import NoReturn
 
 import typer
 
+from etude.cli.printing import is_first_process
+
 INTERRUPTED = 3  # of work that was asked to stop: what is done is saved
 
 
 def exit_interrupted(message: str) -> NoReturn:
     """Says on stderr how to go on, and ends the command."""
-    typer.echo(message, err=True)
+    if is_first_process():
+        typer.echo(message, err=True)
     raise typer.Exit(INTERRUPTED)
 
 

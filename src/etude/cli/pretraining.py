@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from etude.cli.adapter import Call, Command
 from etude.cli.advice import advise_on_time, format_duration
 from etude.cli.bars import bars_shown
 from etude.cli.exits import exit_interrupted
-from etude.cli.printing import echo, make_console
+from etude.cli.printing import echo, is_first_process, make_console
 from etude.cli.transfer import print_task_run
 from etude.cli.words import split_settings
 from etude.errors import UserError
@@ -249,7 +248,7 @@ def print_end(run: Run, quiet: bool) -> None:
     """What became of a run; one that was stopped ends the command with a code of its own."""
     if not run.finished:
         exit_interrupted(f"Stopped and saved. Go on with: etude pretrain --resume {run.folder}")
-    if not quiet and os.environ.get("RANK", "0") == "0":  # of several processes under torchrun, the first says it
+    if not quiet and is_first_process():
         echo(f"Done: {run.folder} (weights in model.safetensors, what happened in README.md)", err=True)
 
 

@@ -7,6 +7,7 @@ file or a pipe the text goes as it is.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 KEPT = "\n\t"
+
+
+def is_first_process() -> bool:
+    """Whether this process prints for all: the only one, or of several under torchrun the first."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def escape_controls(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from etude.cli.activity import show_activity
 from etude.cli.adapter import Call, Command
 from etude.cli.exits import exit_interrupted
-from etude.cli.printing import echo
+from etude.cli.printing import echo, is_first_process
 from etude.errors import UserError
 from etude.verbs import transfer as verbs
 
@@ -55,6 +55,8 @@ def print_task_run(run: TaskRun, folder: Path) -> None:
 
     if not run.finished:
         exit_interrupted(f"Stopped and saved. Go on with: etude finetune --resume {folder}")
+    if not is_first_process():
+        return
     if search.is_search(run.folder):
         echo(search.format_table(run.folder))
     scores = run.scores
@@ -70,7 +72,8 @@ def print_suite(run: SuiteRun) -> None:
 
     if run.results is None:
         exit_interrupted("Stopped and saved. The same command goes on.")
-    echo(format_table(run.results))
+    if is_first_process():
+        echo(format_table(run.results))
 
 
 def present_augment(call: Call[AugmentCounts], *, quiet: bool = False) -> None:
