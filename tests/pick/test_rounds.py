@@ -133,6 +133,27 @@ def test_no_time_is_said(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("no pre-training: it needs about" in note["en"] for note in race.notes)
 
 
+@pytest.mark.usefixtures("scores")
+def test_those_that_there_is_no_time_for_are_named(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recipes that a user had named were left out without a word."""
+    race.clock.total = 150.0
+    pool = FakePool(4, race.store)
+    run_shared(race, pool, monkeypatch)
+    tried = {job.work["name"].split()[0] for job in pool.jobs}
+    assert {"one"} <= tried < {"one", "two", "three", "four"}
+    assert {skipped["label"]["en"] for skipped in race.untried} == {"one", "two", "three", "four"} - tried
+    assert f"time to pre-train {len(tried)} of 4" in race.untried[0]["reason"]["en"]
+
+
+def test_a_short_pick_names_the_recipes_it_leaves_out(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
+    race.device, begun = "cpu", []
+    race.clock.total = 120.0
+    monkeypatch.setattr(rounds, "pretrain_in_turn", lambda _, each, *__: begun.append(each.name))
+    candidates = [Candidate(name, {"en": name, "ko": name}, "bert-toy", {}) for name in ("one", "two", "three")]
+    rounds.run_rounds(race, "pre-training from scratch", candidates, NoText(), 0.6)  # type: ignore[arg-type]
+    assert begun == ["one"] and [skipped["label"]["en"] for skipped in race.untried] == ["two", "three"]
+
+
 def test_folds_are_fitted_at_once(race: Race, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first trial of a group begins the group's fine-tunings; those that are stored are not done again."""
 

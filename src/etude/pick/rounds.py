@@ -91,7 +91,7 @@ def run_rounds(race: Race, stage: str, entering: Sequence[Candidate], text: Pick
         if entering:
             _note_no_time(race, stage, (overhead + minimum) / share)
         return
-    alive = list(entering[:count])
+    alive = _let_enter(race, entering, count, rounds[0].seconds)
     results: list[tuple[Candidate, Entry]] = []
     for planned in rounds:
         encoders = ((each, pretrain_in_turn(race, each, text, planned.seconds, race.device)) for each in alive)
@@ -132,6 +132,19 @@ def _note_no_time(race: Race, stage: str, needed: float) -> None:
               f"{STAGES[stage]} 안 함: 약 {needed:.0f}초가 필요한데 {left:.0f}초가 남음")  # fmt: skip
 
 
+def _let_enter(race: Race, entering: Sequence[Candidate], count: int, seconds: float) -> list[Candidate]:
+    """The first of a list, for whom there is time; the table names the others."""
+    if count < len(entering):
+        reason = {
+            "en": f"not tried: there was time to pre-train {count} of {len(entering)}, "
+            f"{format_seconds(seconds)} each at first; the first of the list came first",
+            "ko": f"시도하지 않음: {len(entering)}개 중 앞의 {count}개만 (처음에 {seconds:.0f}초씩) "
+            "사전 학습할 시간이 있었음",
+        }
+        race.skip([candidate.label for candidate in entering[count:]], reason)
+    return list(entering[:count])
+
+
 class SharedRounds:
     """Rounds whose candidates run at once, each in a process of its own: on one GPU, or on machines of a cluster."""
 
@@ -147,7 +160,7 @@ class SharedRounds:
         count, self.rounds = plan(len(entering), pool.slots, seconds, overhead, minimum)
         if not count:
             _note_no_time(race, self.stage, (overhead + minimum) / share)
-        self.alive = list(entering[:count])
+        self.alive = _let_enter(race, entering, count, self.rounds[0].seconds) if count else []
         self.pending: list[tuple[Candidate, Pretraining, Future[str | None]]] = []
 
     def start(self) -> None:
