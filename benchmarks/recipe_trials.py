@@ -1,0 +1,292 @@
+"""Trials that decide a recipe for some minutes: each choice beside the recipe as it is, by what the model is worth.
+
+    python benchmarks/recipe_trials.py TRIALS TEXT TASKS WORK [--parallel 2] [--until MINUTES] [--only NAME ...]
+    python benchmarks/recipe_trials.py TRIALS --table                  # what there is so far, from RESULTS alone
+
+TRIALS is a file such as trials/encoder-20min.yaml: a recipe, the minutes of a trial, tasks with their settings, and the
+trials, each with settings that differ from the recipe's; `base` has none. TEXT is a text file, TASKS a folder with
+<task>/train.jsonl.xz and valid.jsonl.xz.
+
+First each trial is timed alone, in turns with the others, and the fastest of some short measurements turns the minutes
+into steps: so `--parallel` trials may then share the machine, or one that is busy, and a slower shape still gets fewer
+steps. Each trained model is fine-tuned on every task with every seed. Its score is the mean over tasks of the mean over
+seeds, on the `valid` files, so these choose and are no test. A trial's line goes to results/trials/RECIPE.jsonl; lines
+that are there are not repeated. --until begins no trial that would not end by then; what WORK holds of an interrupted
+one is used by the next call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+RESULTS = Path(__file__).parent / "results" / "trials"
+SPEED = """
+import json, sys
+from etude.pretraining.setup import load_recipe, resolve_recipe
+from etude.pretraining.trial import measure_speed
+from etude.runs.source import open_source
+from etude.train import schedule
+from etude.train.device import resolve_device
+name, corpus, seconds, minutes, *settings = sys.argv[1:]
+recipe = load_recipe(name, [*settings, f"train.minutes={minutes}"])
+source = open_source(corpus, recipe)
+recipe = resolve_recipe(recipe, source, ())
+speed = measure_speed(recipe, source, resolve_device(recipe.train.device), float(seconds))
+steps = schedule.total_steps(recipe.train, speed.row_tokens, speed.flops_per_token,
+                             tokens_per_second=speed.tokens_per_second, epoch_rows=speed.epoch_rows)
+print(json.dumps({"tokens_per_second": speed.tokens_per_second, "flops_per_token": speed.flops_per_token,
+                  "steps": steps}))
+"""
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """How a task is fine-tuned: the words behind `etude finetune RUN`, and the score that counts."""
+
+    kind: str
+    score: str
+    options: tuple[str, ...] = ()
+    set: tuple[str, ...] = ()
+    examples: int | None = None  # of the train file, the first so many
+
+
+@dataclass(frozen=True)
+class Trial:
+    name: str
+    set: Mapping[str, object] = field(default_factory=dict)
+    tokenizer: str | None = None  # None: the recipe's
+
+    @property
+    def words(self) -> list[str]:
+        """The settings as a command takes them."""
+        return [f"{key}={json.dumps(value)}" for key, value in self.set.items()]
+
+
+@dataclass(frozen=True)
+class Plan:
+    recipe: str
+    minutes: float
+    seeds: int
+    tasks: Mapping[str, TaskRun]
+    trials: tuple[Trial, ...]
+    speed_seconds: float = 4.0  # of one measurement
+    speed_rounds: int = 3
+
+
+def read_plan(path: Path) -> Plan:
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    tasks = {
+        name: TaskRun(task["kind"], task["score"], tuple(task.get("options", ())), tuple(task.get("set", ())),
+                      task.get("examples"))
+        for name, task in document.pop("tasks").items()
+    }  # fmt: skip
+    trials = tuple(
+        Trial(name, (given or {}).get("set", {}), (given or {}).get("tokenizer"))
+        for name, given in document.pop("trials").items()
+    )
+    return Plan(**document, tasks=tasks, trials=trials)
+
+
+class Workshop:
+    """A folder with corpora, runs and logs, and the processes that fill it."""
+
+    def __init__(self, plan: Plan, arguments: argparse.Namespace) -> None:
+        self.plan, self.text, self.tasks, self.work = plan, arguments.text, arguments.tasks, arguments.work
+        self.threads = max(1, len(os.sched_getaffinity(0)) // arguments.parallel)
+        self.device = ["train.device=cpu"] if arguments.cpu else []
+        self.lock = threading.Lock()
+
+    def etude(self, *words: object, log: str, threads: int = 1) -> None:
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+        path = self.work / "logs" / f"{log}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            command = [sys.executable, "-m", "etude", *map(str, words)]
+            code = subprocess.run(command, stdout=file, stderr=file, env=environment).returncode
+        if code:
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            raise RuntimeError(f"{log}: exit {code}: {' '.join(lines[-3:])}")
+
+    def corpus(self, trial: Trial) -> Path:
+        from etude.recipes.schema import Recipe
+
+        tokenizer = trial.tokenizer or Recipe.load(self.plan.recipe).tokenizer
+        folder: Path = self.work / ("corpus-" + "".join(c if c.isalnum() else "-" for c in tokenizer))
+        with self.lock:
+            if not (folder / "manifest.json").is_file():
+                self.etude("prepare", self.text, "-o", folder, "--tokenizer", tokenizer, log=folder.name, threads=2)
+        return folder
+
+    def measure_speeds(self, trials: Iterable[Trial]) -> dict[str, dict[str, float]]:
+        """The fastest of some measurements of each trial, in turns; kept, so that a trial has the same steps again."""
+        path = self.work / "speeds.json"
+        speeds: dict[str, dict[str, float]] = json.loads(path.read_text()) if path.is_file() else {}
+        missing = [trial for trial in trials if trial.name not in speeds]
+        found: dict[str, list[dict[str, float]]] = {trial.name: [] for trial in missing}
+        for _ in range(self.plan.speed_rounds):
+            for trial in missing:
+                values = [self.plan.recipe, self.corpus(trial), self.plan.speed_seconds, self.plan.minutes]
+                command = [sys.executable, "-c", SPEED, *map(str, values), *trial.words, *self.device]
+                output = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+                found[trial.name].append(json.loads(output.splitlines()[-1]))
+        for name, all_found in found.items():
+            speeds[name] = max(all_found, key=lambda one: one["tokens_per_second"])
+            rates = " ".join(f"{one['tokens_per_second']:,.0f}" for one in all_found)
+            print(f"{name}: {rates} tokens/s, {speeds[name]['steps']} steps", flush=True)
+        path.write_text(json.dumps(speeds, indent=1))
+        return speeds
+
+    def pretrain(self, trial: Trial, steps: float) -> Path:
+        run: Path = self.work / "runs" / trial.name
+        if (run / "model.safetensors").is_file():
+            return run
+        if (run / "recipe.yaml").is_file():
+            self.etude("pretrain", "--resume", run, "-q", log=trial.name, threads=self.threads)
+        else:
+            budget = [f"train.steps={int(steps)}", "train.minutes=null"]
+            self.etude(
+                "pretrain", self.plan.recipe, self.corpus(trial), "-o", run, *trial.words, *budget, *self.device, "-q",
+                log=trial.name, threads=self.threads,
+            )  # fmt: skip
+        return run
+
+    def finetune(self, run: Path, name: str, seed: int) -> float:
+        task, folder = self.plan.tasks[name], self.work / "tuned" / f"{run.name}-{name}-{seed}"
+        if not (folder / "model.safetensors").is_file():
+            train = self._train_file(name, task.examples)
+            words = ["--train", train, "--dev", self.tasks / name / "valid.jsonl.xz", "-o", folder, *task.set]
+            words += [f"train.seed={seed}", *self.device, "-q"]
+            self.etude("finetune", run, task.kind, *task.options, *words, log=folder.name, threads=self.threads)
+        plan = yaml.safe_load((folder / "task.yaml").read_text(encoding="utf-8"))
+        return 100 * float(plan["scores"][task.score]["value"])
+
+    def _train_file(self, name: str, examples: int | None) -> Path:
+        whole: Path = self.tasks / name / "train.jsonl.xz"
+        if examples is None:
+            return whole
+        part: Path = self.work / f"{name}-{examples}.jsonl"
+        with self.lock:
+            if not part.is_file():
+                with lzma.open(whole, "rt", encoding="utf-8") as lines:
+                    part.write_text("".join(line for _, line in zip(range(examples), lines, strict=False)), "utf-8")
+        return part
+
+    def run_trial(self, trial: Trial, speed: Mapping[str, float]) -> dict[str, Any]:
+        start = time.monotonic()
+        run = self.pretrain(trial, speed["steps"])
+        lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        valid = [json.loads(line) for line in lines if '"valid"' in line]
+        scores = {name: [self.finetune(run, name, seed) for seed in range(self.plan.seeds)] for name in self.plan.tasks}
+        return {
+            "trial": trial.name, "set": dict(trial.set), "tokenizer": trial.tokenizer, "minutes": self.plan.minutes,
+            **speed, "valid": valid[-1] if valid else None, "scores": scores,
+            "seconds": round(time.monotonic() - start),
+        }  # fmt: skip
+
+
+def describe_machine() -> dict[str, object]:
+    from etude.runs.model_card import describe_hardware, describe_versions
+
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    date = datetime.now(UTC).isoformat(timespec="minutes")
+    return {"commit": commit, "hardware": describe_hardware(), "versions": describe_versions(), "date": date}
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+
+
+def mean_score(scores: Mapping[str, list[float]]) -> float:
+    return statistics.fmean(statistics.fmean(values) for values in scores.values())
+
+
+def format_table(results: list[dict[str, Any]]) -> str:
+    """One line a trial, the best first, with the difference from `base` and its standard error over tasks and seeds."""
+    base = next((one["scores"] for one in results if one["trial"] == "base"), None)
+    tasks = list(results[0]["scores"])
+    lines = [" | ".join(["trial", *tasks, "mean", "beside base", "steps", "settings"])]
+    for one in sorted(results, key=lambda one: -mean_score(one["scores"])):
+        cells = [f"{statistics.fmean(one['scores'][task]):.1f}" for task in tasks]
+        beside = ""
+        if base is not None and one["trial"] != "base":
+            gaps = [a - b for task in tasks for a, b in zip(one["scores"][task], base[task], strict=True)]
+            error = statistics.stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else float("nan")
+            beside = f"{statistics.fmean(gaps):+.1f} ± {error:.1f}"
+        settings = " ".join(f"{key}={value}" for key, value in one["set"].items())
+        settings += f" {one['tokenizer']}" if one["tokenizer"] else ""
+        row = [one["trial"], *cells, f"{mean_score(one['scores']):.2f}", beside, f"{one['steps']:g}", settings.strip()]
+        lines.append(" | ".join(row))
+    return "\n".join(lines)
+
+
+def run_trials(plan: Plan, arguments: argparse.Namespace, path: Path) -> None:
+    start = time.monotonic()
+    done = {one["trial"] for one in read_results(path)}
+    trials = [trial for trial in plan.trials if trial.name not in done]
+    trials = [trial for trial in trials if not arguments.only or trial.name in arguments.only]
+    workshop, machine, longest, lock = Workshop(plan, arguments), describe_machine(), [0.0], threading.Lock()
+    speeds = workshop.measure_speeds(trials)
+
+    def run_one(trial: Trial) -> None:
+        expected = longest[0] or 60 * plan.minutes * arguments.parallel * 1.3
+        if arguments.until and time.monotonic() - start + expected > 60 * arguments.until:
+            print(f"{trial.name}: not begun, it would not end in time", flush=True)
+            return
+        try:
+            result = workshop.run_trial(trial, speeds[trial.name])
+        except RuntimeError as error:  # of this trial alone
+            print(f"{trial.name}: failed: {error}", flush=True)
+            return
+        with lock:
+            longest[0] = max(longest[0], result["seconds"])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(result | machine) + "\n")
+        print(f"{trial.name}: {mean_score(result['scores']):.2f} after {result['seconds']} s", flush=True)
+
+    with ThreadPoolExecutor(arguments.parallel) as pool:
+        list(pool.map(run_one, trials))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trials", type=Path)
+    parser.add_argument("text", type=Path, nargs="?")
+    parser.add_argument("tasks", type=Path, nargs="?")
+    parser.add_argument("work", type=Path, nargs="?")
+    parser.add_argument("--parallel", type=int, default=1, help="trials at once")
+    parser.add_argument("--until", type=float, help="minutes from now: begin no trial that would end later")
+    parser.add_argument("--only", nargs="+")
+    parser.add_argument("--cpu", action="store_true", help="train on the CPU, whatever is there")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--table", action="store_true")
+    arguments = parser.parse_args()
+    plan = read_plan(arguments.trials)
+    path = arguments.results / f"{arguments.trials.stem}.jsonl"
+    if not arguments.table:
+        if arguments.work is None:
+            parser.error("name TEXT, TASKS and WORK")
+        arguments.work.mkdir(parents=True, exist_ok=True)
+        run_trials(plan, arguments, path)
+    results = read_results(path)
+    print(format_table(results) if results else "There are no results yet.")
+
+
+if __name__ == "__main__":
+    main()
