@@ -32,7 +32,7 @@ def test_every_trial_is_another_recipe(file: Path) -> None:
 
 
 def test_tasks_are_read_with_their_settings(tmp_path: Path) -> None:
-    text = "recipe: x\nminutes: 2\nseeds: 2\ntasks:\n  a: {kind: tag, score: f1, options: [-c, tags=ner], set: [a.b=1]}\n"
+    text = "recipe: x\nminutes: 2\nseeds: 2\ntasks:\n  a: {kind: tag, score: f1, options: [-c, tags=ner], set: [x=1]}\n"
     (tmp_path / "x.yaml").write_text(text + "trials:\n  base:\n  other: {set: {train.lr: 1.0e-3}, tokenizer: word:9}\n")
     plan = read_plan(tmp_path / "x.yaml")
     assert isinstance(plan, Plan) and plan.tasks["a"].options == ("-c", "tags=ner") and plan.tasks["a"].examples is None
