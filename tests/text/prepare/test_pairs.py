@@ -146,3 +146,14 @@ def test_sides_are_joined_in_time_whatever_white_space_they_hold() -> None:
     source = "a" + " " * 100_000 + "b \n\r\n \u3000c\r"
     assert join_pair([source, "  d\re "], ("en", "ko"), "a.jsonl, line 1") == "a" + " " * 100_000 + "b c\nd e"
     assert time.process_time() - start < 2  # it took 90 s
+
+
+def test_sides_inside_an_object_are_called_by_their_own_names(tmp_path: Path) -> None:
+    rows = [
+        {"translation": {"en": f"cat {n}", "ko": f"고양이 {n}"}, "a": {"text": "x"}, "b": {"text": "y"}}
+        for n in range(9)
+    ]
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for names, sides in (("translation.en,translation.ko", ("en", "ko")), ("a.text,b.text", ("a.text", "b.text"))):
+        corpus = prepare(tmp_path / "p.jsonl", tmp_path / sides[0], "char", pairs=names, valid=0, workers=0)
+        assert corpus.pairs == sides and len(corpus.documents) == 9

@@ -208,6 +208,38 @@ def test_a_hub_data_set_is_read_as_a_stream(tmp_path: Path) -> None:
         read(f"hub:{tmp_path}/nothing")
 
 
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "hub"])
+def test_dotted_names_reach_into_objects(tmp_path: Path, form: str) -> None:
+    """As data sets of the hub keep translations: {"translation": {"en": ..., "ko": ...}}."""
+    texts = {"en": ["one", "two"], "ko": ["하나", "둘"]}
+    rows = [
+        {"translation": {"en": en, "ko": ko}, "meta": {"n": n}}
+        for n, (en, ko) in enumerate(zip(*texts.values(), strict=True))
+    ]
+    source = str(tmp_path / f"train.{form}")
+    if form == "parquet":
+        arrow.parquet.write_table(arrow.Table.from_pylist(rows), source)
+    else:
+        source = str(tmp_path / "train.jsonl")
+        Path(source).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if form == "hub":
+        pytest.importorskip("datasets")
+        source = f"hub:{tmp_path}"
+    text = ReadSettings(text_field="translation.ko", fields=("meta.n",))
+    assert read(source, text).texts == texts["ko"]
+    assert read(source, text, where="meta.n>=1").texts == ["둘"]
+    assert read(source, text, where="not meta.n").texts == ["하나"]
+    pairs = ReadSettings(pairs=("translation.en", "translation.ko"))
+    assert read(source, pairs).texts == ["one\n하나", "two\n둘"]
+    for name in ("translation.fr", "other.ko"):
+        with pytest.raises(UserError, match=rf"no (?:field|column) '{name}' to read text from \(--text-field\)"):
+            read(source, ReadSettings(text_field=name))
+    (tmp_path / "a.csv").write_text("translation,translation.en\nx,y\n")  # cells of a table hold no objects
+    assert read(tmp_path / "a.csv", ReadSettings(text_field="translation.en")).texts == ["y"]
+    with pytest.raises(UserError, match=r"no column 'translation\.ko'"):
+        read(tmp_path / "a.csv", text)
+
+
 def test_sources_that_are_not_there(tmp_path: Path) -> None:
     for name, word in (("no.txt", "no such file"), ("*.txt", "no file matches"), ("", "")):
         if name:

@@ -142,10 +142,17 @@ class Manifest(TypedDict):
 
 
 def corpus_pairs(manifest: Manifest) -> tuple[str, str] | None:
-    """Return the names of source and target in a corpus of pairs; None of any other corpus."""
+    """Return the names of source and target in a corpus of pairs; None of any other corpus.
+
+    Of fields inside an object, translation.en and translation.ko, they are the last parts, unless those are the same.
+    """
     reading = manifest.get("settings", {}).get("reading")
     names = reading.get("pairs") if isinstance(reading, dict) else None
-    return (str(names[0]), str(names[1])) if isinstance(names, list) and len(names) == 2 else None
+    if not isinstance(names, list) or len(names) != 2:
+        return None
+    source, target = map(str, names)
+    inner = source.rpartition(".")[2], target.rpartition(".")[2]
+    return inner if inner[0] != inner[1] and all(inner) else (source, target)
 
 
 def read_manifest(folder: Path) -> Manifest:

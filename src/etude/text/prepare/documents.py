@@ -208,11 +208,10 @@ def _add_anchored(number: int, anchored: AnchoredText, documents: Documents) -> 
 
 
 def _get_text(record: dict[str, object], name: str, settings: ReadSettings, place: str) -> str:
-    key = find_name(name, record)
-    if key is None:
+    text = get_field(record, name)
+    if text is None and find_name(name, record) is None:
         option = "--pairs" if settings.pairs else "--text-field"
         raise UserError(f"{place}: no field '{name}' to read text from ({option}).{suggest_name(name, record)}")
-    text = record[key]
     if not isinstance(text, str):
         advice = f" Leave such records out with --where '{name}!=null'." if text is None else ""
         raise UserError(f"{place}: the field '{name}' is {json.dumps(text)[:40]}, not text.{advice}")

@@ -241,7 +241,7 @@ def _read_csv(input_file: InputFile, settings: ReadSettings, skip: int) -> Itera
         header = next(reader, None)
         if header is None:
             return
-        _require_columns(path, settings, header, "column")
+        _require_columns(path, settings, header, "column", has_objects=False)
         found = {name: find_name(name, header) for name in _list_columns(settings)}
         columns = {name: header.index(column) for name, column in found.items() if column is not None}
         while True:
@@ -365,7 +365,9 @@ def _read_hub(input_file: InputFile, settings: ReadSettings, skip: int) -> Itera
         for number, row in enumerate(rows.skip(skip)):
             if number == 0:
                 _require_columns(input_file.file.path, settings, list(row), "field")
-            yield {field: row.get(find_name(field, row) or field) for field in _list_columns(settings)}
+            found = {field: find_name(field, row) for field in _list_columns(settings)}
+            # without those it has not: a dotted name reaches into an object then
+            yield {field: row[name] for field, name in found.items() if name is not None}
     except UserError:
         raise
     except Exception as problem:  # network, names, formats: the library raises everything there is
@@ -374,16 +376,17 @@ def _read_hub(input_file: InputFile, settings: ReadSettings, skip: int) -> Itera
 
 
 def _list_columns(settings: ReadSettings) -> list[str]:
-    """Return the columns to read: the text, and those of the filter (the head of a dotted name)."""
-    return list(
-        dict.fromkeys([*settings.text_fields, *settings.fields, *(name.split(".")[0] for name in settings.fields)])
-    )
+    """Return the columns to read: the text, and those of the filter (of a dotted name its head, too)."""
+    names = (*settings.text_fields, *settings.fields)
+    return list(dict.fromkeys([*names, *(name.split(".")[0] for name in names)]))
 
 
-def _require_columns(path: str, settings: ReadSettings, names: list[str], what: str) -> None:
+def _require_columns(path: str, settings: ReadSettings, names: list[str], what: str, has_objects: bool = True) -> None:
     option = "--pairs" if settings.pairs else "--text-field"
     for name in settings.text_fields:
-        if find_name(name, names) is None:
+        head, dot, _ = name.partition(".")
+        is_inside = has_objects and bool(dot) and find_name(head, names) is not None
+        if find_name(name, names) is None and not is_inside:
             raise UserError(f"{path} has no {what} '{name}' to read text from ({option}).{suggest_name(name, names)}")
 
 
