@@ -20,7 +20,7 @@ from etude.models.seq2seq import Decoding, Seq2Seq
 from etude.nn.packed import pack
 from etude.nn.top_tokens import LogProbs
 from etude.objectives.translate import Translate
-from etude.tasks.translate.decoding import EXTRA, HYPOTHESES, make_scorer
+from etude.tasks.translate.decoding import HYPOTHESES, limit_targets, make_scorer
 from etude.tasks.translate.search import Hypothesis
 
 
@@ -63,7 +63,7 @@ def sample_sources(
         items = order[first : first + HYPOTHESES[device.type]]
         packed = pack([sources[number] for number, _ in items]).to(device)
         keys = [fold(sampling.seed, "translate", sources[n].astype(np.int64).tobytes().hex(), s) for n, s in items]
-        limits = np.minimum(packed.layout.lengths.astype(np.int64) + EXTRA, model.max_length)
+        limits = limit_targets(model, objective, packed.layout.lengths.astype(np.int64))
         markers = objective.start_token, objective.end
         drawn = draw_targets(model.start_decoding(packed), score, sampling.filter, keys, limits, *markers, device)
         results |= dict(zip(items, drawn, strict=True))

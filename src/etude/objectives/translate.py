@@ -122,6 +122,7 @@ class Translate(PretrainingObjective[Seq2Seq, PairRow, TranslationBatch]):
     pads_batches = True
     length: int
     row_tokens: int
+    target_limit: int | None = None  # tokens that a target may have when it is written, its end among them
 
     def __init__(self, settings: Settings, model: Seq2Seq, special: Specials) -> None:
         super().__init__()

@@ -61,12 +61,12 @@ def test_encoder_decoder_or_both_start_with_the_weights_of_the_run(folder: Path)
         assert tuple(torch.equal(table, run) for table in tables) == expected, side
 
 
-def tune(folder: Path, out: Path, steps: int) -> dict[str, dict[str, float]]:
+def tune(folder: Path, out: Path, steps: int, **changes: object) -> dict[str, dict[str, float]]:
     """Fine-tune the BERT; return its scores on dev."""
     settings = {"train.steps": steps, "train.lr": 3e-3, "task.beams": 2, "train.batch_examples": 16}
     etude.finetune(
         folder / "bert-toy", "translate", train=folder / "train.jsonl", dev=folder / "dev.jsonl", out=out, quiet=True,
-        columns={"source": "en", "target": "ko"}, settings={**settings, "train.eval_every": steps},
+        columns={"source": "en", "target": "ko"}, settings={**settings, "train.eval_every": steps, **changes},
     )  # fmt: skip
     return Plan.read(out).scores
 
@@ -92,6 +92,25 @@ def test_every_use_of_a_run_gives_the_same_translations_and_scores(folder: Path,
     assert result.exit_code == 0 and result.stdout.splitlines() == answers
     again = open_pretrained(tmp_path / "run").model  # a start for other tasks: the reader alone
     assert type(again) is type(open_pretrained(folder / "bert-toy").model)
+
+
+def test_no_use_of_a_run_writes_more_than_its_length(folder: Path, tmp_path: Path) -> None:
+    """An untrained decoder hardly ever ends: what it writes is as long as it may be."""
+    whole = tune(folder, tmp_path / "whole", 1)
+    short = tune(folder, tmp_path / "short", 1, **{"task.length": 4})
+    assert whole.keys() == short.keys()
+    sources = ["one two three four", "five"]
+    count = etude.load(tmp_path / "short").tokenizer.encode
+
+    def lengths(name: str) -> list[int]:
+        """Of targets by beam search, by greedy search and drawn, and of predictions, in tokens."""
+        loaded = etude.load(tmp_path / name)
+        ways = {"beams": 2}, {"beams": 1}, {"temperature": 2.0, "seed": 1}
+        ids = [each.ids for way in ways for targets in loaded.translate(sources, **way) for each in targets]
+        answers = TaskModel.open(tmp_path / name).predict(sources)
+        return [len(each) for each in ids] + [len(count(answer["translation"])) for answer in answers]
+
+    assert max(lengths("whole")) > 4 and max(lengths("short")) <= 4
 
 
 def test_a_run_that_translates_already_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -48,9 +48,11 @@ def search_sources(
         numbers = order[first : first + per_batch]
         packed = pack([sources[number] for number in numbers]).to(device)
         decoding = model.start_decoding(packed, search.beams, weights=search.coverage > 0)
-        lengths = torch.from_numpy(packed.layout.lengths.astype(np.int64))
-        limits = (lengths + EXTRA).clamp(max=model.max_length)
-        beams = Beams(search, start, objective.end, lengths.to(device), limits.to(device))
+        lengths = packed.layout.lengths.astype(np.int64)
+        limits = limit_targets(model, objective, lengths)
+        beams = Beams(
+            search, start, objective.end, torch.from_numpy(lengths).to(device), torch.from_numpy(limits).to(device)
+        )
         if recorder is not None:
             targets = recorder.search(decoding, beams)
         else:
@@ -58,6 +60,12 @@ def search_sources(
         for place, best in targets.items():
             results[numbers[place]] = best
     return results
+
+
+def limit_targets(model: Seq2Seq, objective: Translate, lengths: np.ndarray) -> np.ndarray:
+    """The greatest lengths (S,) of targets, their ends among them, for sources of these lengths."""
+    longest = model.max_length if objective.target_limit is None else min(model.max_length, objective.target_limit)
+    return np.minimum(lengths + EXTRA, longest)
 
 
 def make_recorder(

@@ -67,7 +67,11 @@ class Settings(Strict):
     width: int | None = Field(default=None, ge=1, description="of a decoder beside a model that is no Transformer")
     heads: int | None = Field(default=None, ge=1, description="of such a decoder")
     dropout: float | None = Field(default=None, ge=0, lt=1, description="of the decoder; as in the run if None")
-    length: int | None = Field(default=None, ge=4, description="tokens of a target at most; the context unless given")
+    length: int | None = Field(
+        default=None,
+        ge=4,
+        description="tokens of a target at most, in training and in a search; the context unless given",
+    )
     smoothing: float = Field(default=0.1, ge=0, lt=1, description="share of the labels spread over the vocabulary")
     beams: int = Field(default=4, ge=1, description="hypotheses of a search; 1 is greedy")
     penalty: float = Field(default=0.6, ge=0, description="of length")
@@ -213,6 +217,7 @@ class TranslateTask(Task[SentencePair, PairRow, TranslationBatch]):
             _with_end(tokenizer.special),
         )
         self.translate.framing = self.framing
+        self.translate.target_limit = settings.length
         self.unknown, self.vocab = tokenizer.special.unknown, model.vocab
         limits = [length for length in (settings.length, joined.context) if length is not None]
         self.length = min(limits, default=None)
