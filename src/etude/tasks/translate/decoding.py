@@ -65,7 +65,8 @@ def search_sources(
 def limit_targets(model: Seq2Seq, objective: Translate, lengths: np.ndarray) -> np.ndarray:
     """The greatest lengths (S,) of targets, their ends among them, for sources of these lengths."""
     longest = model.max_length if objective.target_limit is None else min(model.max_length, objective.target_limit)
-    return np.minimum(lengths + EXTRA, longest)
+    limits: np.ndarray = np.minimum(lengths + EXTRA, longest)
+    return limits
 
 
 def make_recorder(
