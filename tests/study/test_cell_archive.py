@@ -58,6 +58,24 @@ def test_a_report_from_imported_cells_is_the_same(report: Report, study: Study, 
     assert not list((folder / "cells").rglob("*.safetensors"))
 
 
+def test_no_cells_are_lost_by_an_export(report: Report, study: Study, archive: Path, tmp_path: Path) -> None:
+    """A second visit, from an empty folder, wrote its few cells over those of the first."""
+    home = tmp_path / "cells.zip"
+    shutil.copy(archive, home)
+    content = home.read_bytes()
+    with pytest.raises(UserError, match=r"holds 12 finished cells that are not here.*--import-cells"):
+        run(study, tmp_path / "visit", work=False, export_to=home)
+    assert home.read_bytes() == content
+    run(study, tmp_path / "visit", work=False, import_from=[home], export_to=home)
+    run(study, tmp_path / "visit", work=False, export_to=home)  # all of them are here now
+    assert import_cells(CellStore(tmp_path / "other" / "cells"), home, tmp_path).added == 12
+    notes = tmp_path / "notes.zip"
+    notes.write_text("mine")
+    with pytest.raises(UserError, match="is no archive of cells"):
+        run(study, tmp_path / "visit", work=False, export_to=notes)
+    assert notes.read_text() == "mine"
+
+
 def test_cells_of_another_torch_are_reported_here_and_not_taken_for_own_ones(
     report: Report, study: Study, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,24 @@ def export_cells(store: CellStore, path: Path, study_folder: Path) -> int:
     return len(cells)
 
 
+def refuse_loss(store: CellStore, path: Path) -> None:
+    """Raise UserError where an export would replace a file with cells that are not here, or with something else."""
+    if not path.exists():
+        return
+    try:
+        cells, _ = _read_archive(path)
+    except UserError:
+        raise UserError(
+            f"{path} exists already, and is no archive of cells that can be read. Name another with --export-cells."
+        ) from None
+    missing = [key for key, files in cells.items() if RESULT in files and store.state(key) != "done"]
+    if missing:
+        raise UserError(
+            f"{path} exists already, and holds {len(missing)} finished cells that are not here. Take them along with "
+            f"--import-cells {path}, or name another with --export-cells."
+        )
+
+
 def sign_archive(path: Path) -> None:
     """Put the hash of all bytes before it into the comment of an archive, which stands at its end."""
     with path.open("r+b") as file:

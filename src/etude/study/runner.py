@@ -110,6 +110,7 @@ def run(
     with _lock_folder(folder):
         open_for_writing(folder)
         imported = _import_archives(CellStore(folder / "cells"), import_from, folder, on_progress)
+        visit.check_archive(CellStore(folder / "cells"))
         plan = make_plan()
         _tell_unplanned(imported, [plan], on_progress)
         registration = _register(plan)
@@ -187,6 +188,7 @@ def run_several(
     with contextlib.ExitStack() as locks:
         locks.enter_context(_lock_folder(root))
         imported = _import_archives(store, import_from, root, on_progress)
+        visit.check_archive(store)
         for study in studies:
             folder = root / study.name
             folder.mkdir(exist_ok=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from etude.study.cell_archive import export_cells
+from etude.study.cell_archive import export_cells, refuse_loss
 from etude.study.cells import Cell, CellStore
 from etude.study.claim_scope import claim_cells
 from etude.study.plan import Plan
@@ -154,6 +154,11 @@ class Visit:
         if self._durations is not None:
             self._durations.observe(cell, time.monotonic() - self._started[cell.key])
         self.export(store)
+
+    def check_archive(self, store: CellStore) -> None:
+        """Raise UserError where what is taken home would replace something else; before any cell runs."""
+        if self.archive is not None:
+            refuse_loss(store, self.archive)
 
     def export(self, store: CellStore) -> None:
         if self.archive is not None and self.study_folder is not None:
