@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -136,6 +137,10 @@ def test_studies_of_one_queue_share_their_cells(report: Report, study: Study, tm
         timeless(reports[0].results["rows"]) == timeless(reports[1].results["rows"]) == timeless(report.results["rows"])
     )
     assert all((own.folder / "cells").resolve() == (out / "cells").resolve() and own.page.is_file() for own in reports)
+    commands = [line for cell in reports[1].results["cells"] for line in cell["commands"] if "finetune" in line]
+    words = [shlex.split(line) for line in commands]
+    files = [each[each.index(option) + 1] for each in words for option in ("--train", "--dev")]
+    assert files and all((reports[1].folder / file).is_file() for file in files), "typed in the study's folder"
     with pytest.raises(UserError, match="one name"):
         run_several([study, study], out)
     with pytest.raises(UserError, match="called 'cells' cannot run with others"):

@@ -220,6 +220,8 @@ def _relative_path(plan: Plan, path: str) -> str:
     """Return a path relative to the study's folder; only its name where the two share nothing but the root."""
     if is_url(path):
         return path
+    if Path(path).absolute().is_relative_to(plan.folder.absolute()):  # by a link, too, to what one queue shares
+        return str(Path(path).absolute().relative_to(plan.folder.absolute()))
     inside, folder = Path(path).resolve(), plan.folder.resolve()
     if inside.is_relative_to(folder):
         return str(inside.relative_to(folder))
