@@ -256,6 +256,13 @@ def test_padded_batches_have_the_same_loss(tokenizer: Tokenizer) -> None:
     torch.testing.assert_close(task.loss(model, padded)["loss"].sum, task.loss(model, batch)["loss"].sum)
 
 
+def test_errors_are_shown_as_the_model_read_them() -> None:
+    examples = examples_of(TypedMention(TEXT, 0, 9, frozenset(["person"])))
+    scoring = entity_typing.scoring(entity_typing.Settings(sign="¦"), {"labels": ["person"]})
+    [error] = scoring.judge(examples, [{"labels": [], "scores": {"person": 0.1}}])
+    assert error.text.startswith("¦ Bob Dylan ¦ wrote") and "@" not in error.text
+
+
 def test_relations_have_the_signs_of_ernie_and_entities(tokenizer: Tokenizer) -> None:
     record = {
         "sentence": TEXT, "subject": {"start": 0, "end": 9}, "object": {"start": 16, "end": 35}, "label": "author",

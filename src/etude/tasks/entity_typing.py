@@ -168,6 +168,7 @@ class TypingScoring(Scoring[TypedMention]):
         if not labels:
             raise UserError("No example has a type: there is nothing to learn. Name the column with -c labels=NAME.")
         self.score: str = settings.score
+        self.sign = settings.sign
         self.labels = list(labels)
 
     def outcome(self, examples: Examples[TypedMention], answers: Answers) -> Outcome:
@@ -205,7 +206,7 @@ class TypingScoring(Scoring[TypedMention]):
         self.check_gold(examples)
         return [
             ErrorExample(
-                text=insert_signs(item.text, item.signs("@")),
+                text=insert_signs(item.text, item.signs(self.sign)),
                 gold=", ".join(sorted(item.labels or ())) or NO_TYPE,
                 predicted=", ".join(answer["labels"]) or NO_TYPE,
                 correct=frozenset(answer["labels"]) == item.labels,
