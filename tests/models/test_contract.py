@@ -325,6 +325,7 @@ def test_character_layers_learn_as_they_are_told_to(case: str, letters: bool, to
         ("transformer: both", {"freeze": 3}, "the model has 2 layers"),
         ("transformer: both", {"combine": "mix"}, "mixes several layers.* set transfer.layers=all"),
         ("transformer: both", {"layers": "all", "mix_norm": "token"}, "transfer.mix_norm=token is of a mix"),
+        ("transformer: both", {"linker": "trie,plurals"}, "transfer.linker=trie,plurals is that of transfer.link"),
         ("transformer: both", {"frozen": True, "dropout": 0.2}, "transfer.dropout.* transfer.frozen.*: drop one"),
         ("transformer: both", {"probe": True, "dropout": 0.2}, "transfer.dropout.* transfer.frozen.*: drop one"),
         ("transformer: both", {"frozen": True, "letters": True}, "transfer.letters.* transfer.frozen.*: drop one"),

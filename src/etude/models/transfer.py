@@ -18,6 +18,10 @@ def check_settings(model: Model, settings: TransferSettings) -> None:
     if settings.freeze is not None:
         check_layers(model, "freeze", settings.freeze)
         check_shared_layers(model, settings.freeze)
+    if settings.link is None and settings.linker != TransferSettings().linker:
+        raise UserError(
+            f"transfer.linker={settings.linker} is that of transfer.link, which names a graph: set it, too, or leave this out."
+        )
     if settings.letters is not None and not model.letter_parts:
         raise UserError(
             "transfer.letters says whether character layers learn, and this model reads no letters: drop it."
