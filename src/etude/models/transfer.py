@@ -20,7 +20,7 @@ def check_settings(model: Model, settings: TransferSettings) -> None:
         check_shared_layers(model, settings.freeze)
     if settings.link is None and settings.linker != TransferSettings().linker:
         raise UserError(
-            f"transfer.linker={settings.linker} is that of transfer.link, which names a graph: set it, too, or leave this out."
+            f"transfer.linker={settings.linker} is that of transfer.link, which names a graph: set that, too."
         )
     if settings.letters is not None and not model.letter_parts:
         raise UserError(
