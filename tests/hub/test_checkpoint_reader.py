@@ -18,7 +18,7 @@ from torch import Tensor
 from etude import hub
 from etude.errors import UserError
 from etude.hub import elmo_files, ernie_files, openai_gpt, sentencepiece_files
-from etude.hub.importer import import_folder
+from etude.hub.importer import import_folder, write_run
 from etude.hub.run_weights import load_learner
 from etude.hub.weights import DOWNLOAD_PATTERNS
 from tests.hub import published_models as reference
@@ -211,6 +211,15 @@ def test_padding_of_the_vocabulary_is_trimmed_and_told(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_another_end_of_a_text_is_told(folders: Any, tmp_path: Path, end: Any, note: tuple[str, ...]) -> None:
     assert hub.read_checkpoint(changed(folders("gpt2"), tmp_path / "ends", config={"eos_token_id": end})).notes == note
+
+
+def test_the_card_names_where_a_model_came_from(folders: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = changed(folders("gpt2"), tmp_path / "toy model")
+    monkeypatch.chdir(folder)
+    card = (import_folder(".", tmp_path / "here").folder / "README.md").read_text(encoding="utf-8")
+    assert "imported from `toy model`" in card
+    run = write_run(hub.read_checkpoint(folder), "hf:someone/gpt2", tmp_path / "there")
+    assert "imported from `hf:someone/gpt2`" in (run.folder / "README.md").read_text(encoding="utf-8")
 
 
 REFUSED = [

@@ -17,7 +17,7 @@ from etude.hub import ernie_files
 from etude.hub.exporter import export_run
 from etude.hub.importer import import_folder
 from etude.hub.run_weights import load_learner, save_final
-from etude.models.ernie import Ernie
+from etude.models.ernie import Ernie, Settings
 from etude.nn.entity_stream import build_stream
 from etude.nn.packed import pack
 from etude.recipes.learner import build_learner
@@ -81,6 +81,19 @@ def test_a_run_comes_back_bit_for_bit(run: Run, released: Path, tmp_path: Path) 
     assert model.links is not None and list(model.links.names) == NAMES
     assert etude.load(again.folder).fill("the [MASK] sat", top=1)
     assert again.tokenizer.fingerprint == run.tokenizer.fingerprint
+
+
+def test_settings_without_a_key_there_come_back_or_are_named(run: Run, tmp_path: Path) -> None:
+    """Which pieces carry an entity, and what the sentence task asks, change what a model reads and says."""
+    recipe = run.recipe.with_settings({"model.alignment": "all", "objective.sentence": "order"})
+    model, objective = build_learner(recipe, run.tokenizer)
+    made = Run.create(tmp_path / "run", recipe, run.tokenizer, import_origin("a test"), EntityLinks("g" * 64, NAMES))
+    save_final(made, model, objective, "a test")
+    export_run(made, tmp_path / "out")
+    again = import_folder(tmp_path / "out", tmp_path / "again").recipe
+    assert (again.model_settings(Settings).alignment, again.objective.sentence) == ("all", "order")
+    other = run.recipe.with_settings({"objective.activation": "relu"})
+    assert "objective.activation=relu" in ernie_files.describe_mismatch(other, run.tokenizer)
 
 
 def test_a_tokenizer_of_another_kind_has_no_place_in_a_vocab_txt(run: Run) -> None:

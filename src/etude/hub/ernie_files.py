@@ -7,7 +7,8 @@
 
 The entity vectors lie beside the checkpoint there; in a folder that holds them they are read along, else the model is
 imported without and reads plain text. Sizes of the entity stream are fixed in that code (100 and 4 heads); where ours
-are others, ernie_config.json says so under keys that its code passes over. What nothing reads, the entity output of
+are others, where all pieces of a mention carry its entity, and where the sentence task is another than the next one,
+ernie_config.json says so under keys that its code passes over. What nothing reads, the entity output of
 the last layer that fuses, is left aside on reading and written as it starts.
 """
 
@@ -42,7 +43,12 @@ from etude.train import checkpoint
 
 CONFIG, WEIGHTS, VOCABULARY, VECTORS = "ernie_config.json", "pytorch_model.bin", "vocab.txt", "entity2vec.vec"
 SYSTEM = "ERNIE"
-ENTITY_SIZES = {"entity_hidden_size": ("entity_width", 100), "entity_attention_heads": ("entity_heads", 4)}
+# keys of ours -> the setting, and its value where there is no such key
+ENTITY_KEYS: dict[str, tuple[str, object]] = {
+    "entity_hidden_size": ("entity_width", 100),
+    "entity_attention_heads": ("entity_heads", 4),
+    "entity_alignment": ("alignment", "first"),
+}
 TABLE = "model.entity_table"
 
 
@@ -88,7 +94,8 @@ def read_release(folder: Path) -> Release:
         settings = settings.model_copy(update={"entities": len(table.vectors)})
     parts = mapping.find_parts(make_table(settings), settings, tensors)
     settings = settings.model_copy(update={"pooler": "pooler" in parts})
-    recipe = _make_recipe(folder.resolve().name, settings, "sentence" in parts, tokenizer)
+    sentence = _read_sentence(config) if "sentence" in parts else "none"
+    recipe = _make_recipe(folder.resolve().name, settings, sentence, tokenizer)
     shapes = compute_shapes(recipe, tokenizer.special)
     rules, unused = make_table(settings), set(unused_names(settings))
     for old, now in rules.old_suffixes.items():  # files of the first years call a weight gamma
@@ -119,7 +126,7 @@ def _read_settings(config: Mapping[str, Any], source: str) -> Settings:
     if not isinstance(kinds, list):
         raise UserError(f"{source}: layer_types={str(kinds)[:40]} is no list of sim, mix and norm.")
     values["layer_kinds"] = tuple(kinds)
-    values |= {name: config.get(key, default) for key, (name, default) in ENTITY_SIZES.items()}
+    values |= {name: config.get(key, default) for key, (name, default) in ENTITY_KEYS.items()}
     try:
         return Settings(**values)
     except ValidationError as error:
@@ -127,7 +134,13 @@ def _read_settings(config: Mapping[str, Any], source: str) -> Settings:
         raise UserError(f"{source} describes no ERNIE: {'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
 
 
-def _make_recipe(name: str, settings: Settings, has_sentence: bool, tokenizer: Tokenizer) -> Recipe:
+def _read_sentence(config: Mapping[str, Any]) -> str:
+    """The sentence task of a head: the next one, unless an export of ours says another."""
+    extra = config.get("etude")
+    return "order" if isinstance(extra, dict) and extra.get("sentence") == "order" else bert.FAMILY.sentence
+
+
+def _make_recipe(name: str, settings: Settings, sentence: str, tokenizer: Tokenizer) -> Recipe:
     return Recipe.from_document(
         Document(
             {
@@ -136,7 +149,7 @@ def _make_recipe(name: str, settings: Settings, has_sentence: bool, tokenizer: T
                 "note": "Imported. Its weights were trained elsewhere: the group train says nothing of how.",
                 "tokenizer": f"{tokenizer.kind}:{tokenizer.vocab}",
                 "model": {"kind": "ernie", **settings.model_dump(mode="json")},
-                "objective": {"kind": "entity_alignment", "sentence": "next" if has_sentence else "none"},
+                "objective": {"kind": "entity_alignment", "sentence": sentence},
                 "train": {"steps": 1},
             }
         )
@@ -151,6 +164,9 @@ def describe_mismatch(recipe: Recipe, tokenizer: Tokenizer) -> str:
     settings = recipe.model_settings(Settings)
     plain = transformer.Settings(**settings.model_dump(include=set(transformer.Settings.model_fields)))
     mismatches = bert.FAMILY.find_mismatches(plain)
+    activation = recipe.objective.activation
+    if activation not in (None, settings.activation):
+        mismatches.append(f"objective.activation={activation} (its heads have that of the model)")
     if settings.epsilon != 1e-12:
         mismatches.append(f"model.epsilon={settings.epsilon} (its norms have 1e-12)")
     if tokenizer.kind != "wordpiece":  # a vocab.txt of other tokens would be read as word pieces
@@ -162,8 +178,8 @@ def make_config(settings: Settings) -> dict[str, Any]:
     """The content of ernie_config.json."""
     config = {entry.key: entry.write(settings) for entry in bert.FIELDS}
     config["layer_types"] = [settings.kind_of(layer) for layer in range(settings.layers)]
-    sizes = {key: getattr(settings, name) for key, (name, _) in ENTITY_SIZES.items()}
-    return config | {key: value for key, value in sizes.items() if value != ENTITY_SIZES[key][1]}
+    values = {key: getattr(settings, name) for key, (name, _) in ENTITY_KEYS.items()}
+    return config | {key: value for key, value in values.items() if value != ENTITY_KEYS[key][1]}
 
 
 def write_release(
@@ -178,7 +194,10 @@ def write_release(
         for name, shape in unused_names(settings).items()
     }
     decoder = {"cls.predictions.decoder.weight": published["bert.embeddings.word_embeddings.weight"]}
-    checkpoint.write_text(folder / CONFIG, json.dumps(make_config(settings), indent=1) + "\n")
+    config = make_config(settings)
+    if recipe.objective.sentence not in ("none", bert.FAMILY.sentence):
+        config["etude"] = {"sentence": recipe.objective.sentence}  # the class has one name for either task
+    checkpoint.write_text(folder / CONFIG, json.dumps(config, indent=1) + "\n")
     vocabulary = [tokenizer.token(number) for number in range(tokenizer.vocab)]
     checkpoint.write_text(folder / VOCABULARY, "\n".join(vocabulary) + "\n")
     checkpoint.write_text(folder / "tokenizer.json", tokenizer.content)

@@ -7,6 +7,7 @@ from pathlib import Path
 from etude.hub.checkpoint_reader import ImportedModel, read_checkpoint
 from etude.hub.checkpoint_writer import PublishedModel, to_published, write_published
 from etude.runs.checksums import write_checksums
+from etude.runs.model_folder import HUB
 from etude.runs.run import MODEL_CARD, Run, import_origin, write_run_files
 from etude.runs.staging import refuse_existing, staged_folder
 from etude.train import checkpoint
@@ -21,7 +22,7 @@ def import_folder(source: str | Path, out: str | Path) -> Run:
 def write_run(imported: ImportedModel, source: str, folder: Path) -> Run:
     """Write the run of an imported model; the folder is complete or absent."""
     published = to_published(imported.recipe, imported.tensors, imported.tokenizer) or _keep_own_names(imported)
-    name = Path(source).name
+    name = source if source.startswith(HUB) else Path(source).resolve().name  # of ".", too
     with staged_folder(folder) as staging:
         write_run_files(staging, imported.recipe, imported.tokenizer, import_origin(name), imported.links)
         checkpoint.write_text(staging / MODEL_CARD, _make_model_card(imported, name))

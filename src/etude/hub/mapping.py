@@ -267,9 +267,15 @@ def _check_unused(table: ResolvedTable, used: list[Rule], published: Mapping[str
         constant = next((c for c in table.constants if _matches(c.name, name)), None)
         if constant is None:
             problems.append(f"{name} is unexpected")
-        elif not torch.equal(published[name].float(), constant.value(tuple(published[name].shape)).float()):
+        elif not _is_constant(published[name].float(), constant.value(tuple(published[name].shape)).float()):
             problems.append(f"{name} is a buffer with other values than this class of models has")
     return problems
+
+
+def _is_constant(found: Tensor, expected: Tensor) -> bool:
+    """Whether a buffer, read as float32, has the expected values; a file in half precision has them rounded."""
+    precisions = (torch.float32, torch.float16, torch.bfloat16)
+    return any(torch.equal(found, expected.to(precision).float()) for precision in precisions)
 
 
 def _current_names(table: ResolvedTable, names: Iterable[str]) -> list[str]:

@@ -107,6 +107,21 @@ def test_logits_and_gradients_agree(pair: tuple[str, Any, hub.ImportedModel]) ->
         torch.testing.assert_close(model.encoder_feedforward[layer].up.bias.grad, slope, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
+def test_files_in_half_precision_are_read(precision: torch.dtype, tmp_path: Path) -> None:
+    """Their tables of positions are rounded: those of opus-mt-tc-big are float16."""
+    there = make("pegasus").to(precision)
+    assert "model.encoder.embed_positions.weight" in there.state_dict()
+    taken = hub.read_checkpoint(save(there, tmp_path / "half"))
+    table = there.model.shared.weight.float()
+    order = torch.cat([torch.arange(0, 16, 2), torch.arange(1, 16, 2)])
+    assert torch.equal(taken.tensors["model.embedding.tokens.weight"][:, order], table)
+    with torch.no_grad():
+        there.model.decoder.embed_positions.weight[3, 1] += 0.5
+    with pytest.raises(UserError, match=r"decoder\.embed_positions\.weight is a buffer with other values"):
+        hub.read_checkpoint(save(there, tmp_path / "other"))
+
+
 def test_written_back_it_is_the_same_folder(pair: tuple[str, Any, hub.ImportedModel], tmp_path: Path) -> None:
     _, there, _ = pair
     run = import_folder(tmp_path / "there", tmp_path / "run")
