@@ -105,6 +105,24 @@ def test_the_same_ids_as_the_class_for_that_list(tmp_path: Path) -> None:
         assert there(text).input_ids == [special.start, *here.encode(text).ids.tolist(), special.separator]
 
 
+@pytest.mark.parametrize("cased", [True, False])
+@pytest.mark.parametrize("name", ["BertTokenizer", "PreTrainedTokenizerFast", None])
+def test_where_two_files_differ_the_class_decides_as_there(tmp_path: Path, cased: bool, name: str | None) -> None:
+    """Of BERT's class tokenizer_config.json counts; others take tokenizer.json as it is."""
+    words = [word for word in WORDS if not "가" <= word[-1] <= "힣"]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    transformers.BertTokenizer(vocab=vocabulary, do_lower_case=cased).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
+    config |= {"do_lower_case": not cased, "tokenizer_class": name}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    here, there = open_tokenizer(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("The cafés!", "THE café s"):
+        assert here.encode(text).ids.tolist() == there(text, add_special_tokens=False).input_ids
+    if name == "PreTrainedTokenizerFast":
+        assert here.content == (tmp_path / "tokenizer.json").read_text(encoding="utf-8")
+
+
 def test_a_broken_configuration_is_named(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
     (tmp_path / "tokenizer_config.json").write_text("{")

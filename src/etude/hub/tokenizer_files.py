@@ -1,10 +1,11 @@
 """Tokenizer files of published folders, read and written.
 
 Reading: `Tokenizer.open` reads tokenizer.json, vocab.txt, or vocab.json with merges.txt; where the folder has no
-tokenizer.json, its tokenizer_config.json says whether text is lower-cased or begins with a space, and added_tokens.json
-(or that file, too) which tokens stand behind the vocabulary. Writing: the same tokenizer.json, and two small
-files that name the special tokens, so that `AutoTokenizer` opens the folder. Objectives here add markers around text
-themselves; in transformers a post-processor of the tokenizer does, which is read on import and added on export.
+tokenizer.json, its tokenizer_config.json says whether text begins with a space, and added_tokens.json (or that file,
+too) which tokens stand behind the vocabulary; of BERT's class it says in any case whether text is lower-cased.
+Writing: the same tokenizer.json, and two small files that name the special tokens, so that `AutoTokenizer` opens the
+folder. Objectives here add markers around text themselves; in transformers a post-processor of the tokenizer does,
+which is read on import and added on export.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ TOKEN_NAMES = {
     "separator": "sep_token",
     "mask": "mask_token",
 }
+# classes that read a tokenizer.json as it is
+GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:
@@ -44,26 +47,50 @@ def open_tokenizer(folder: Path) -> Tokenizer:
             "there: in transformers, AutoTokenizer.from_pretrained(...).save_pretrained(folder) writes them."
         )
     tokenizer = Tokenizer.open(folder)
-    return tokenizer if (folder / "tokenizer.json").is_file() else _apply_config(tokenizer, folder)
-
-
-def _apply_config(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
-    """Read text as the small files beside a vocabulary say: how it is normalised, and which tokens were added."""
     config_file = folder / "tokenizer_config.json"
     config = _read_json(config_file) if config_file.is_file() else {}
-    parts = json.loads(tokenizer.content)
+    if tokenizer.kind == "wordpiece" and config.get("tokenizer_class") not in GENERIC_CLASSES:
+        tokenizer = _apply_case(tokenizer, config, folder)
+    return tokenizer if (folder / "tokenizer.json").is_file() else _apply_config(tokenizer, config, folder)
+
+
+def _apply_case(tokenizer: Tokenizer, config: Mapping[str, Any], folder: Path) -> Tokenizer:
+    """Normalise text as BERT's class in transformers does: its tokenizer_config.json counts before a tokenizer.json."""
     keys = {
         "do_lower_case": "lowercase",
         "strip_accents": "strip_accents",
         "tokenize_chinese_chars": "handle_chinese_chars",
     }
-    options = {option: config[key] for key, option in keys.items() if key in config}
-    if "lowercase" in options and options.get("strip_accents") is None:
-        options["strip_accents"] = options["lowercase"]  # BERT's rule: accents go with capitals
-    if tokenizer.kind == "wordpiece":
-        for step in _normalizer_steps(parts["normalizer"]):
-            if step["type"] == "BertNormalizer":
-                step.update(options)
+    options = {option: config[key] for key, option in keys.items() if config.get(key) is not None}
+    parts = json.loads(tokenizer.content)
+    changed = False
+    for step in _normalizer_steps(parts["normalizer"]):
+        if step["type"] != "BertNormalizer":
+            continue
+        before = {**step, "strip_accents": _strips_accents(step)}
+        step.update(options)
+        if "lowercase" in options:
+            step["strip_accents"] = options.get("strip_accents")
+        step["strip_accents"] = _strips_accents(step)
+        changed = changed or step != before
+    if not changed:
+        return tokenizer
+    syllables = any("가" <= letter <= "힣" for word in parts["model"]["vocab"] for letter in word)
+    steps = _normalizer_steps(parts["normalizer"])
+    if syllables and not any(step["type"] == "NFC" for step in steps):  # without accents Hangul is in pieces
+        parts["normalizer"] = {"type": "Sequence", "normalizers": [*steps, {"type": "NFC"}]}
+    return Tokenizer(json.dumps(parts, ensure_ascii=False), str(folder))
+
+
+def _strips_accents(step: Mapping[str, Any]) -> bool:
+    """BERT's rule: accents go with capitals, unless it is said."""
+    said = step.get("strip_accents")
+    return bool(step.get("lowercase", True) if said is None else said)
+
+
+def _apply_config(tokenizer: Tokenizer, config: Mapping[str, Any], folder: Path) -> Tokenizer:
+    """Read text as the small files beside a vocabulary say: what it begins with, and which tokens were added."""
+    parts = json.loads(tokenizer.content)
     if config.get("add_prefix_space") and parts["pre_tokenizer"]["type"] == "ByteLevel":
         parts["pre_tokenizer"]["add_prefix_space"] = True
     added = _read_added_tokens(folder, config)
@@ -101,7 +128,9 @@ def _read_added_tokens(folder: Path, config: Mapping[str, Any]) -> list[dict[str
     return [{"id": id, **tokens[id]} for id in sorted(tokens)]
 
 
-def _normalizer_steps(normalizer: dict[str, Any]) -> list[dict[str, Any]]:
+def _normalizer_steps(normalizer: dict[str, Any] | None) -> list[dict[str, Any]]:
+    if normalizer is None:
+        return []
     steps: list[dict[str, Any]] = normalizer["normalizers"] if normalizer["type"] == "Sequence" else [normalizer]
     return steps
 
