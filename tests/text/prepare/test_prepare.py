@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from etude.errors import UserError
 from etude.text.corpus.corpus import Corpus
 from etude.text.prepare.corpus_report import format_report, unigram_entropy
-from etude.text.prepare.prepare import prepare
+from etude.text.prepare.prepare import Progress, prepare
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 
@@ -267,3 +267,26 @@ def test_the_command_says_how_to_go_on(text: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("etude.text.prepare.prepare.prepare", interrupt)
     result = CliRunner().invoke(app, ["prepare", str(text), "-o", str(tmp_path / "c")])
     assert result.exit_code == 3 and "goes on from there" in result.output
+
+
+@pytest.mark.parametrize("state", ["nothing", "empty", "corpus"])
+def test_a_link_to_another_disk_stays_one(text: Path, tmp_path: Path, state: str) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "data").mkdir()
+    link, target = tmp_path / "data" / "books", tmp_path / "disk" / "books"
+    link.symlink_to(target, target_is_directory=True)
+    if state == "empty":
+        target.mkdir()
+    elif state == "corpus":
+        prepare(text, target, "char", workers=0)
+    seen: list[list[str]] = []
+
+    def list_disk(_: Progress) -> None:
+        seen.append(sorted(path.name for path in (tmp_path / "disk").iterdir()))
+
+    corpus = prepare(text, link, "word:20", workers=0, force=True, progress=list_disk)
+    assert link.is_symlink() and corpus.tokenizer.kind == "word"
+    assert Corpus.open(target).fingerprint == corpus.fingerprint
+    assert "books.partial" in seen[0], "the work needs the room of that disk"
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["books"]
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["books"]

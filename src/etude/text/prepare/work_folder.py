@@ -24,8 +24,9 @@ class WorkFolder:
     """The folder of one preparation: stays after an interruption, is removed after an error in the input."""
 
     def __init__(self, out: Path, settings: dict[str, object]) -> None:
-        self.out, self.settings = out, settings
-        self.folder = out.parent / f"{out.name}.partial"
+        # a link to another disk stays one: work and corpus are where it points to
+        self.out, self.settings = out.resolve() if out.is_symlink() else out, settings
+        self.folder = self.out.parent / f"{self.out.name}.partial"
         self.new_folders: list[Path] = []
         self.upload: Upload | None = None  # of a corpus that does not stay on this machine
 
@@ -65,8 +66,7 @@ class WorkFolder:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: object) -> None:
         if kind is not None and issubclass(kind, UserError):
-            with contextlib.suppress(OSError):
-                self.remove()
+            self.remove(ignore_errors=True)
             for folder in self.new_folders:
                 with contextlib.suppress(OSError):
                     folder.rmdir()
@@ -93,10 +93,11 @@ class WorkFolder:
         _sync_folder(self.out.absolute().parent)
         self.remove()
 
-    def remove(self) -> None:
+    def remove(self, ignore_errors: bool = False) -> None:
         """Remove the folder; its settings first, so that what a process leaves that dies here is not continued."""
-        (self.folder / SETTINGS).unlink(missing_ok=True)
-        shutil.rmtree(self.folder)
+        with contextlib.suppress(OSError):
+            (self.folder / SETTINGS).unlink()
+        shutil.rmtree(self.folder, ignore_errors=ignore_errors)
 
 
 def refuse_existing(out: Path, force: bool) -> None:
