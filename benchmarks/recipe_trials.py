@@ -7,9 +7,9 @@ TRIALS is a file such as trials/encoder-20min.yaml: a recipe, the minutes of a t
 trials, each with settings that differ from the recipe's; `base` has none. TEXT is a text file, TASKS a folder with
 <task>/train.jsonl.xz and valid.jsonl.xz.
 
-First each trial is timed alone, in turns with the others, and the fastest of some short measurements turns the minutes
-into steps: so `--parallel` trials may then share the machine, or one that is busy, and a slower shape still gets fewer
-steps. Each trained model is fine-tuned on every task with every seed. Its score is the mean over tasks of the mean over
+First each trial is timed alone, in turns with the others and on its share of the cores, and the fastest of some short
+measurements turns the minutes into steps: so `--parallel` trials may then share the machine, or one that is busy, and a
+slower shape still gets fewer steps. Each trained model is fine-tuned on every task with every seed. Its score is the mean over tasks of the mean over
 seeds, on the `valid` files, so these choose and are no test. A trial's line goes to results/trials/RECIPE.jsonl; lines
 that are there are not repeated. --until begins no trial that would not end by then; what WORK holds of an interrupted
 one is used by the next call.
@@ -143,7 +143,8 @@ class Workshop:
             for trial in missing:
                 values = [self.plan.recipe, self.corpus(trial), self.plan.speed_seconds, self.plan.minutes]
                 command = [sys.executable, "-c", SPEED, *map(str, values), *trial.words, *self.device]
-                output = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+                environment = os.environ | {"OMP_NUM_THREADS": str(self.threads)}
+                output = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=environment).stdout
                 found[trial.name].append(json.loads(output.splitlines()[-1]))
         for name, all_found in found.items():
             speeds[name] = max(all_found, key=lambda one: one["tokens_per_second"])
