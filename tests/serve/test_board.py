@@ -160,6 +160,21 @@ def test_a_curve_grows_and_is_cut_back(tmp_path: Path) -> None:
     assert len(thin(many, 10)) == 10 and thin(many, 10)[-1] == many[-1] and thin(many, 10)[0] == many[0]
 
 
+def test_one_damaged_file_leaves_the_rest_of_the_board(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+    (tmp_path / "copy" / "runs" / "done" / "metrics.jsonl").write_text(
+        '{"step": NaN, "tokens": 1, "flops": 1, "seconds": 1}\n{"step": 1e999, "tokens": 1, "flops": 1, "seconds": 1}\n'
+        '{"step": 7, "tokens": 1, "flops": 1, "seconds": 1}\n'
+    )
+    (tmp_path / "copy" / "odd" / "cells").mkdir(parents=True)
+    (tmp_path / "copy" / "odd" / "study.yaml").write_text("title: 2024\n")
+    data = Board(tmp_path / "copy").data()
+    assert next(run.step for run in data.runs if run.path == "runs/done") == 7
+    states = {study.path: study.state for study in data.studies}
+    assert states.pop("odd") == "damaged" and "damaged" not in states.values()
+    assert len(data.runs) == len(Board(folder).data().runs)
+
+
 def test_nothing_outside_the_folder_is_shown(folder: Path, runs: ToyRuns) -> None:
     board = Board(folder / "runs")
     (folder / "runs" / "link").symlink_to(runs("bert-toy"))

@@ -213,11 +213,12 @@ class Board:
         }
         try:
             summary = _summarise_study(results) if kind == "study" else _summarise_pick(results)
-        except (KeyError, TypeError, AttributeError, ValueError):
-            return BoardStudy(**common | {"state": "damaged"}, title=folder.name, problem=f"{RESULTS} cannot be read.")
-        if kind == "study" and not results:
-            summary["title"] = read_yaml(folder / STUDY).get("title") or folder.name
-        return BoardStudy(**common, **({"title": folder.name} | summary))
+            if kind == "study" and not results:
+                summary["title"] = read_yaml(folder / STUDY).get("title") or folder.name
+            return BoardStudy(**common, **({"title": folder.name} | summary))
+        except (KeyError, TypeError, AttributeError, ValueError):  # also where it fits no entry: pydantic's is one
+            problem = f"{RESULTS if results else STUDY} cannot be read."
+            return BoardStudy(**common | {"state": "damaged"}, title=folder.name, problem=problem)
 
 
 def _summarise_study(results: dict[str, Any]) -> dict[str, Any]:

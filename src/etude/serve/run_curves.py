@@ -7,6 +7,7 @@ there is.
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 from dataclasses import dataclass, field
@@ -47,12 +48,16 @@ class Curve:
                 entry = json.loads(line)
             except (ValueError, RecursionError):
                 continue
-            if isinstance(entry, dict) and all(isinstance(entry.get(name), (int, float)) for name in AXES):
+            if isinstance(entry, dict) and all(_is_finite(entry.get(name)) for name in AXES):
                 self.lines.append(entry)
 
     def part(self, split: str) -> list[Line]:
         """The lines of a split."""
         return [line for line in self.lines if line.get("split", "train") == split]
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def thin(lines: list[Line], most: int = MOST_POINTS) -> list[Line]:
