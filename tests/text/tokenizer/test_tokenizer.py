@@ -454,3 +454,24 @@ def test_tokenizers_that_join_across_space_take_the_librarys_way() -> None:
     encoded = _encode(BatchEncoder(tokenizer, 1 << 20), [text])
     assert np.array_equal(encoded.ids, tokenizer.encode(text).ids)
     assert len(encoded.sentences) == 3
+
+
+def test_options_that_an_older_file_has_not_are_those_of_the_library() -> None:
+    """The published tokenizer.json of GPT-2 and RoBERTa is older than `use_regex`; others leave out `strip_accents`."""
+    texts = ["Don't go, é 안녕하세요!"] * 9
+    for spec, place in (
+        ("bytebpe:300", ("pre_tokenizer", "use_regex")),
+        ("wordpiece:80,lower", ("normalizer", "normalizers", 1, "strip_accents")),
+        ("wordpiece:80,lower", ("normalizer", "type")),
+    ):
+        whole = Tokenizer.train(spec, texts)
+        content = json.loads(whole.content)
+        part = content
+        for name in place[:-1]:
+            part = part[name]
+        del part[place[-1]]
+        older, batch = Tokenizer(json.dumps(content)), TextBatch(texts)
+        encoded = BatchEncoder(older, 1 << 16).encode(batch, batch.bounds[:-1])
+        assert encoded.ids.tolist() == encode_flat(older.backend, texts).ids.tolist()
+        if place[-1] != "strip_accents":  # whose absence means something else than what is trained here
+            assert older.components == whole.components

@@ -54,9 +54,10 @@ class Tokenizer:
         """`content` is the text of a tokenizer.json; `origin` is its name in error messages."""
         self.content = content
         try:
-            self.components = _drop_tables(json.loads(content))
-            expansion = compute_expansion(self.components)
+            components = _drop_tables(json.loads(content))
             self.backend = _load_backend(content)
+            self.components = components | _list_parts(self.backend)
+            expansion = compute_expansion(self.components)
         except BaseException as problem:  # the library raises bare Exception, and a BaseException where Rust panics
             if not isinstance(problem, Exception) and type(problem).__name__ != "PanicException":
                 raise
@@ -276,6 +277,15 @@ def _drop_tables(content: Component) -> Component:
     """Return a tokenizer.json without its vocabulary and merges, which take more memory than all the rest."""
     model = {name: value for name, value in content["model"].items() if name not in ("vocab", "merges")}
     return {**content, "model": {**model, "has_merges": bool(content["model"].get("merges"))}}
+
+
+def _list_parts(backend: Backend) -> Component:
+    """Return normalizer, pre-tokenizer and decoder as the library has read them, with every option.
+
+    A file may leave out options that are newer than itself: that of GPT-2 has no `use_regex`.
+    """
+    parts = {name: getattr(backend, name) for name in ("normalizer", "pre_tokenizer", "decoder")}
+    return {name: None if part is None else json.loads(part.__getstate__()) for name, part in parts.items()}
 
 
 def _contains_type(component: object, name: str) -> bool:
