@@ -245,7 +245,7 @@ def test_one_cell_and_a_second_process(report: Report, study: Study, tmp_path: P
     assert [cell.key for cell in select_cells(plan, key[:8])] == [plan.cells[key].depends_on, key]
     with pytest.raises(UserError, match="no cell"):
         select_cells(plan, "zz")
-    from etude.study.runner import _lock_folder
+    from etude.study.study_folder import lock_folder
 
-    with _lock_folder(report.folder), pytest.raises(UserError, match="another process"):
+    with lock_folder(report.folder), pytest.raises(UserError, match="another process"):
         run(study, report.folder)

@@ -54,7 +54,7 @@ from etude.runs.staging import try_writing
 from etude.runs.task_plan import task_module
 from etude.study.cells import CellStore
 from etude.study.folder_checksums import write_checksums
-from etude.study.runner import STUDY
+from etude.study.study_folder import STUDY
 from etude.study.text_source import hash_json
 from etude.tasks.base import Answer
 from etude.tasks.bootstrap import Score

@@ -37,7 +37,7 @@ from etude.serve.problems import Problem, hide_folder
 from etude.serve.run_curves import Curves, thin
 from etude.study.cells import CellStore
 from etude.study.leaderboard import rank_rows
-from etude.study.runner import REPORT, RESULTS, STUDY
+from etude.study.study_folder import REPORT, RESULTS, STUDY
 
 DEPTH = 4  # folders below the board's
 MOST_FOLDERS, MOST_ENTRIES = 20_000, 500

@@ -23,6 +23,7 @@ from etude.study import planner
 from etude.study.cells import PRETRAININGS
 from etude.study.runner import Report, run
 from etude.study.settings import Study
+from etude.study.study_folder import refuse_other_files
 from etude.train import checkpoint
 
 STUDY_FILE = Path(__file__).parent / "demo.yaml"
@@ -50,6 +51,7 @@ def run_demo(
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Run the cells that are not done and write the report."""
+    refuse_other_files(folder)
     workers = workers or min(4, os.cpu_count() or 1)
     study = Study.load(STUDY_FILE, changes={"text.language": language, "text.seed": seed})
     flops = calibrate_flops(study, folder, minutes, workers, on_progress)

@@ -7,9 +7,8 @@ continues. Stopped or killed, the same command resumes; a second one at the same
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,13 +32,21 @@ from etude.study.queue import OnProgress, run_cells
 from etude.study.relative_paths import save_paths
 from etude.study.report.page import write_report
 from etude.study.settings import Study
+from etude.study.study_folder import (
+    MACHINE,
+    REGISTERED,
+    REPORT,
+    RESULTS,
+    STUDY,
+    TABLE,
+    lock_folder,
+    refuse_other_files,
+)
 from etude.study.tuning import is_pending
 from etude.study.visit import Visit, order_cells
 from etude.train import checkpoint
 
 ExecutorName = Literal["here", "processes", "ray"]
-STUDY, RESULTS, REPORT, TABLE, REGISTERED = "study.yaml", "results.json", "report.html", "table.md", "registered.json"
-MACHINE = "machine.json"
 SHARED = ("tasks", "corpora", "references")  # of the studies of one queue, beside their cells
 HASHED = ("tasks", "references")  # corpora have their own hashes
 
@@ -92,6 +99,7 @@ def run(
     `any_version` those of another version of the code or of torch count.
     """
     folder = Path(out)
+    refuse_other_files(folder)
     folder.mkdir(parents=True, exist_ok=True)
     visit = Visit(minutes, None if export_to is None else Path(export_to), folder)
 
@@ -107,7 +115,7 @@ def run(
             on_progress=on_progress,
         )
 
-    with _lock_folder(folder):
+    with lock_folder(folder):
         open_for_writing(folder)
         imported = _import_archives(CellStore(folder / "cells"), import_from, folder, on_progress)
         visit.check_archive(CellStore(folder / "cells"))
@@ -182,17 +190,19 @@ def run_several(
     if reserved := {"cells", *SHARED} & set(names):
         raise UserError(f"A study called '{min(reserved)}' cannot run with others: they share a folder of that name.")
     root = Path(out)
+    for name in names:
+        refuse_other_files(root / name)
     store = CellStore(root / "cells")
     store.folder.mkdir(parents=True, exist_ok=True)
     visit = Visit(minutes, None if export_to is None else Path(export_to), root)
     with contextlib.ExitStack() as locks:
-        locks.enter_context(_lock_folder(root))
+        locks.enter_context(lock_folder(root))
         imported = _import_archives(store, import_from, root, on_progress)
         visit.check_archive(store)
         for study in studies:
             folder = root / study.name
             folder.mkdir(exist_ok=True)
-            locks.enter_context(_lock_folder(folder))
+            locks.enter_context(lock_folder(folder))
             open_for_writing(folder)
             _share_cells(folder)
             _share_made_data(folder)
@@ -335,18 +345,6 @@ def select_cells(plan: Plan, only: str | None) -> list[Cell]:
             f"--cell {only}: {count} of this study begin{'' if matches[1:] else 's'} like this. --dry-run lists them."
         )
     return [*(plan.cells[base] for base in base_cells(plan, matches[0].key)), *matches]
-
-
-@contextlib.contextmanager
-def _lock_folder(folder: Path) -> Iterator[None]:
-    with open(folder / ".lock", "a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"{folder} is being worked on by another process. Wait for it, or choose another folder with -o."
-            ) from None
-        yield
 
 
 def _make_executor(on: ExecutorName, folder: Path, workers: int, quiet: bool) -> Executor:
