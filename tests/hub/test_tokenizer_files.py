@@ -195,3 +195,25 @@ def test_bpe_files_with_a_space_before_every_text(tmp_path: Path) -> None:
 def test_markers_are_put_in_once() -> None:
     once = add_markers(Tokenizer.train("wordpiece:200", TEXTS))
     assert add_markers(once) is once
+
+
+PROCESSORS = {
+    "ByteLevel": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+    "RobertaProcessing": {
+        "type": "RobertaProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2], "trim_offsets": True,
+        "add_prefix_space": False,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_a_published_tokenizer_is_framed_as_the_model_was_trained(name: str) -> None:
+    """One that only trims offsets puts no markers, and RoBERTa's puts two separators between two texts."""
+    parts = json.loads(reference.byte_tokenizer().content)
+    tokenizer = add_markers(Tokenizer(json.dumps({**parts, "post_processor": PROCESSORS[name]})))
+    one, two = (encoding.ids.tolist() for encoding in tokenizer.encode_batch(["a", "b"]))
+    single = tokenizer.backend.encode("a", add_special_tokens=True)
+    pair = tokenizer.backend.encode("a", "b", add_special_tokens=True)
+    assert single.ids == [2, *one, 3]
+    assert (pair.ids, pair.type_ids) == ([2, *one, 3, *two, 3], [0, 0, 0, 1, 1])
+    assert add_markers(tokenizer) is tokenizer

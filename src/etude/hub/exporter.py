@@ -132,10 +132,10 @@ def _export_ernie(run: Run, tensors: Mapping[str, Tensor], folder: Path) -> Publ
 def _add_framing(recipe: Recipe, tokenizer: Tokenizer) -> Tokenizer:
     """Return the tokenizer that frames a text in transformers as the objective does here."""
     if recipe.objective_kind != "causal":
-        return add_markers(tokenizer) if getattr(recipe.objective, "markers", True) else tokenizer
+        return add_markers(tokenizer) if getattr(recipe.objective, "markers", True) else add_start_token(tokenizer, None)
     special = tokenizer.special
     start = special.start if recipe.objective.start else special.end if recipe.objective.documents == "split" else None
-    return tokenizer if start is None else add_start_token(tokenizer, start)
+    return add_start_token(tokenizer, start)
 
 
 def _add_tokenizer_file(published: PublishedModel, tokenizer: str) -> PublishedModel:

@@ -187,21 +187,12 @@ def find_prefix_tokens(tokenizer: Tokenizer) -> list[int]:
     return [id for id, _ in takewhile(lambda pair: pair[1], zip(probe.ids, probe.special_tokens_mask, strict=True))]
 
 
-def add_start_token(tokenizer: Tokenizer, start: int) -> Tokenizer:
-    """Return the tokenizer that puts a start token before a text with add_special_tokens."""
-    if find_prefix_tokens(tokenizer) == [start]:
+def add_start_token(tokenizer: Tokenizer, start: int | None) -> Tokenizer:
+    """Return the tokenizer that puts this token before a text with add_special_tokens; None: that puts none."""
+    before = [] if start is None else [start]
+    if find_prefix_tokens(tokenizer) == before:
         return tokenizer
-    name = tokenizer.token(start)
-    step = {
-        "type": "TemplateProcessing",
-        "single": [_token_piece(name, 0), _text_piece("A", 0)],
-        "pair": [_token_piece(name, 0), _text_piece("A", 0), _text_piece("B", 1)],
-        "special_tokens": {name: {"id": name, "ids": [start], "tokens": [name]}},
-    }
-    parts = json.loads(tokenizer.content)
-    existing = parts.get("post_processor")
-    parts["post_processor"] = step if existing is None else {"type": "Sequence", "processors": [existing, step]}
-    return Tokenizer(json.dumps(parts, ensure_ascii=False), "the exported tokenizer")
+    return add_framing(tokenizer, Framing(before, [], [], pooling="last", segments=True))
 
 
 def add_markers(tokenizer: Tokenizer) -> Tokenizer:
@@ -209,18 +200,15 @@ def add_markers(tokenizer: Tokenizer) -> Tokenizer:
 
     Objectives here add them themselves, so a tokenizer of ours has no such step.
     """
-    special = tokenizer.special
-    if special.start is None or special.separator is None or tokenizer.components.get("post_processor") is not None:
+    start, separator = tokenizer.special.start, tokenizer.special.separator
+    if start is None or separator is None:
         return tokenizer
-    parts = json.loads(tokenizer.content)
-    parts["post_processor"] = _make_template(tokenizer, special)
-    return Tokenizer(json.dumps(parts, ensure_ascii=False), "the exported tokenizer")
+    return add_framing(tokenizer, Framing([start], [separator], [separator], pooling="start", segments=True))
 
 
 def add_framing(tokenizer: Tokenizer, framing: Framing) -> Tokenizer:
     """Return the tokenizer that frames one text or two with add_special_tokens as a model reads them here."""
-    text = tokenizer.backend.encode("a", add_special_tokens=False).ids
-    if tokenizer.backend.encode("a", add_special_tokens=True).ids == [*framing.before, *text, *framing.after]:
+    if _has_framing(tokenizer, framing):
         return tokenizer  # a published tokenizer that does so by itself
 
     def pieces(ids: Sequence[int], segment: int) -> list[dict[str, Any]]:
@@ -244,25 +232,20 @@ def add_framing(tokenizer: Tokenizer, framing: Framing) -> Tokenizer:
     return Tokenizer(json.dumps(parts, ensure_ascii=False), "the exported tokenizer")
 
 
+def _has_framing(tokenizer: Tokenizer, framing: Framing) -> bool:
+    """Whether a tokenizer itself frames one text and two so; RoBERTa's, say, has two separators between two texts."""
+    first, second = (tokenizer.backend.encode(text, add_special_tokens=False).ids for text in ("a", "b"))
+    if tokenizer.backend.encode("a", add_special_tokens=True).ids != [*framing.before, *first, *framing.after]:
+        return False
+    pair = tokenizer.backend.encode("a", "b", add_special_tokens=True)
+    left, right = [*framing.before, *first, *framing.between], [*second, *framing.after]
+    has_segments = pair.type_ids == [0] * len(left) + [1] * len(right)
+    return pair.ids == [*left, *right] and (has_segments or not framing.segments)
+
+
 def _token_piece(name: str, segment: int) -> dict[str, Any]:
     return {"SpecialToken": {"id": name, "type_id": segment}}
 
 
 def _text_piece(name: str, segment: int) -> dict[str, Any]:
     return {"Sequence": {"id": name, "type_id": segment}}
-
-
-def _make_template(tokenizer: Tokenizer, special: Specials) -> dict[str, Any]:
-    assert special.start is not None
-    assert special.separator is not None
-    start, end = tokenizer.token(special.start), tokenizer.token(special.separator)
-    single = [_token_piece(start, 0), _text_piece("A", 0), _token_piece(end, 0)]
-    return {
-        "type": "TemplateProcessing",
-        "single": single,
-        "pair": [*single, _text_piece("B", 1), _token_piece(end, 1)],
-        "special_tokens": {
-            name: {"id": name, "ids": [id], "tokens": [name]}
-            for name, id in ((start, special.start), (end, special.separator))
-        },
-    }

@@ -160,3 +160,18 @@ def test_a_decoder_of_split_documents_gets_end_of_text_there_too(documents: str,
     here = etude.load(tmp_path / "run")
     assert there(TEXT).input_ids == here.frame(np.asarray(tokenizer.encode(TEXT).ids)).tolist()
     assert import_folder(tmp_path / "out", tmp_path / "again").recipe.objective.documents == documents
+
+
+@pytest.mark.parametrize("objective", [{"start": False}, {"start": True}, {"start": False, "documents": "split"}])
+def test_a_decoder_trained_with_a_published_tokenizer_begins_there_as_here(
+    objective: dict[str, Any], tmp_path: Path
+) -> None:
+    """The tokenizer puts <s> before a text; whether the model was trained so is a setting of its objective."""
+    tokenizer = llama_tokenizer("<s> $A")
+    settings = SMALL | {f"objective.{name}": value for name, value in objective.items()}
+    recipe = Recipe.load("decoder-modern", settings).resolve(vocab=tokenizer.vocab)
+    run, _ = finished(tmp_path / "run", recipe, tokenizer)
+    export_run(run, tmp_path / "out")
+    there = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    here = etude.load(tmp_path / "run")
+    assert there(TEXT).input_ids == here.frame(np.asarray(tokenizer.encode(TEXT).ids)).tolist()
