@@ -132,7 +132,8 @@ def _export_ernie(run: Run, tensors: Mapping[str, Tensor], folder: Path) -> Publ
 def _add_framing(recipe: Recipe, tokenizer: Tokenizer) -> Tokenizer:
     """Return the tokenizer that frames a text in transformers as the objective does here."""
     if recipe.objective_kind != "causal":
-        return add_markers(tokenizer) if getattr(recipe.objective, "markers", True) else add_start_token(tokenizer, None)
+        has_markers = getattr(recipe.objective, "markers", True)
+        return add_markers(tokenizer) if has_markers else add_start_token(tokenizer, None)
     special = tokenizer.special
     start = special.start if recipe.objective.start else special.end if recipe.objective.documents == "split" else None
     return add_start_token(tokenizer, start)
