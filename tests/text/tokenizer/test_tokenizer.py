@@ -456,6 +456,17 @@ def test_tokenizers_that_join_across_space_take_the_librarys_way() -> None:
     assert len(encoded.sentences) == 3
 
 
+def test_spaces_that_a_normalizer_adds_join_those_of_the_text() -> None:
+    """BERT's puts spaces around Chinese letters, which byte-level pre-tokenization keeps."""
+    texts = ["漢字  a 漢 字\tb", "a\0 b\x01  c"]
+    content = json.loads(Tokenizer.train("bytebpe:300", texts).content)
+    bert = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
+    content["normalizer"] = {**bert, "strip_accents": None, "lowercase": True}
+    tokenizer, batch = Tokenizer(json.dumps(content)), TextBatch(texts)
+    encoded = BatchEncoder(tokenizer, 1 << 16).encode(batch, batch.bounds[:-1])
+    assert encoded.ids.tolist() == encode_flat(tokenizer.backend, texts).ids.tolist()
+
+
 def test_options_that_an_older_file_has_not_are_those_of_the_library() -> None:
     """The published tokenizer.json of GPT-2 and RoBERTa is older than `use_regex`; others leave out `strip_accents`."""
     texts = ["Don't go, é 안녕하세요!"] * 9

@@ -186,12 +186,15 @@ def is_split_at_space(tokenizer: Tokenizer) -> bool:
     first, rest = steps[0], steps[1:]
     if any(step["type"] not in ("Digits", "Punctuation", "BertPreTokenizer") for step in rest):
         return False  # these split a piece further, looking at nothing outside it
+    drops_space = first["type"] in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
+    if not drops_space and any(step["type"] == "BertNormalizer" for step in normalizers):
+        return False  # it puts spaces around Chinese letters and drops others: they join the spaces of the next piece
     if first["type"] == "ByteLevel":
         return first["use_regex"] and not first["add_prefix_space"]
     if first["type"] == "Split":
         known = ((training.PIECE_PATTERN, "Isolated", False), (training.WORD_PATTERN, "Removed", True))
         return (first["pattern"].get("Regex"), first["behavior"], first["invert"]) in known
-    return first["type"] in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
+    return drops_space
 
 
 def _assemble(tokens: Tokens, sentences: np.ndarray, counts: np.ndarray, spans: np.ndarray) -> EncodedBatch:
