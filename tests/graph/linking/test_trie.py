@@ -308,6 +308,21 @@ def test_texts_do_not_run_into_each_other() -> None:
     assert linker.link("") == []
 
 
+@pytest.mark.parametrize("space", [" ", "\n\n", "\t ", "\u3000"])
+def test_white_space_before_the_first_word_moves_mentions_alone(space: str) -> None:
+    linker = TrieLinker.from_graph(TOWN)
+    plain = linker.link("서울에서 New York City")
+    shifted = [(mention.start + len(space), mention.end + len(space), mention.entity) for mention in plain]
+    assert [mention[:3] for mention in linker.link(f"{space}서울에서 New York City")] == shifted
+    assert len(plain) == 2 and linker.link(space) == []
+
+
+def test_a_first_name_that_begins_with_an_underscore_is_no_fault() -> None:
+    """Blank nodes of N-Triples (_:b0) come first among names, and an underscore is a space."""
+    graph = Graph.from_triples([[0, 0, 1]], ["_:b0", "Seoul"], ["r"])
+    assert link(TrieLinker.from_graph(graph), "in Seoul") == [("Seoul", 1)]
+
+
 def test_batches_do_not_change_mentions(monkeypatch: pytest.MonkeyPatch) -> None:
     linker = TrieLinker.from_graph(TOWN)
     some = ["Seoul " * 5, "no one", "New York", "US and eBay"] * 5

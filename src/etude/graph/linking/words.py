@@ -75,7 +75,8 @@ class Words:
         self.follows_space = np.ones(len(self.starts), bool)
         self.follows_space[1:] = self.starts[1:] != self.ends[:-1]
         places = np.arange(len(self.codes), dtype=np.int32)
-        places -= np.repeat(self.starts.astype(np.int32), np.diff(self.starts, append=len(self.codes)))
+        firsts = np.concatenate([[0], self.starts])  # white space may stand before the first word
+        places -= np.repeat(firsts.astype(np.int32), np.diff(firsts, append=len(self.codes)))
         self.places = np.minimum(places, LONGEST_WORD - 1, out=places)
 
     @cached_property
