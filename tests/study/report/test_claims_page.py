@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,22 @@ def test_no_link_to_a_page_that_is_not_there(report: Report, tmp_path: Path) -> 
     (tmp_path / "claims.yaml").write_text(CLAIM)
     page = render_index(load_claims(tmp_path), {"tiny": report.results}, tmp_path)
     assert "href=" not in page and "tiny" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["absent"], "There is no absent/claims.yaml"),
+        ([".", "tiny"], "'tiny' names no results of a study: write NAME=FOLDER/results.json."),
+        ([".", "tiny=absent.json"], "'tiny=absent.json' names no results"),
+    ],
+)
+def test_a_mistake_is_one_message(words: list[str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "claims.yaml").write_text(CLAIM)
+    command = [sys.executable, "-m", "etude.study.report.claims_page", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["claims.yaml"]
 
 
 def test_a_number_that_stands_twice_is_refused(tmp_path: Path) -> None:

@@ -179,11 +179,19 @@ def add_results(folder: Path, path: Path, name: str) -> None:
 def main(words: list[str]) -> None:
     """`FOLDER [NAME=results.json ...]`: add results, then write the page."""
     folder = Path(words[0]) if words else Path("docs/studies")
+    if not (folder / CLAIMS).is_file():
+        raise UserError(f"There is no {folder / CLAIMS}: name the folder of the list of claims first.")
     for word in words[1:]:
         name, _, path = word.partition("=")
+        if not name or not Path(path).is_file():
+            raise UserError(f"'{word}' names no results of a study: write NAME=FOLDER/results.json.")
         add_results(folder, Path(path), name)
     print(write_index(folder))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(2)
