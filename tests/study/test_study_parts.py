@@ -198,6 +198,22 @@ def test_the_majority_is_scored_like_everybody(tmp_path: Path) -> None:
     assert "train.batch_examples" in settings["transfer"] and "train.batch_examples" not in settings["majority"]
 
 
+def test_the_majority_reads_chunks_by_the_scheme_of_the_study(tmp_path: Path) -> None:
+    """Another scheme is other chunks, and another F1."""
+    task = {"kind": "tag", "world": "tags", "labels": 16, "columns": {"tags": "ner"}}
+    changes = {
+        "tasks": {"entities": task},
+        "claims": [],
+        "transfer.task.scheme": "iob2",
+        "control.baselines": ["tfidf"],
+    }
+    plan = planner.make_plan(tiny(**changes), tmp_path, device="cpu", dry=True)
+    settings = {cell.kind: cell.arguments["settings"] for cell in plan.cells.values() if "settings" in cell.arguments}
+    assert {kind: each.get("task.scheme") for kind, each in settings.items()} == {
+        "transfer": "iob2", "baseline": "iob2", "majority": "iob2",
+    }  # fmt: skip
+
+
 def test_dropout_for_everybody_is_not_of_a_frozen_model(tmp_path: Path) -> None:
     """It has no effect there, and a transfer of its own refuses it."""
     changes = {

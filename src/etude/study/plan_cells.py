@@ -23,7 +23,8 @@ from etude.text.run_checksums import CHECKSUMS
 
 EVALUATIONS = 10  # on dev in a transfer, where the study does not say: the best of them is taken
 TRANSFER_OVERHEAD = 1.5  # seconds that a transfer takes beside its steps: reading, building, saving, predicting
-SCORING = ("task.score", "task.positive", "task.nothing", "task.rules", "task.tokenizer")  # how answers are scored
+# how answers are scored
+SCORING = ("task.score", "task.positive", "task.nothing", "task.rules", "task.scheme", "task.tokenizer")
 READING = ("task.typed", "task.signs")  # how the text of an example is read, by a baseline of words too
 LENGTHS = ("train.epochs", "train.steps", "train.tokens", "train.flops")
 
