@@ -12,6 +12,7 @@ import pytest
 import etude
 from etude.errors import UserError
 from etude.inference.task_model import TaskModel
+from etude.models.layer_features import LayerFeatures
 from etude.tasks.base import Answer
 from etude.tasks.data.examples import Examples
 from tests.tiny_models import decoder
@@ -128,6 +129,15 @@ def test_scores_and_answers_of_a_fine_tuned_run(
         etude.resume(run.folder, corpus=tmp_path)
     with pytest.raises(UserError, match="There is no file"):
         next(etude.predict(run.folder, tmp_path / "none.jsonl"))
+
+
+def test_answers_keep_no_states_of_frozen_layers(base: Bases, reviews: tuple[Path, Path], tmp_path: Path) -> None:
+    """Texts to answer do not come again: a long pipe would fill transfer.cache_mb, and then be warned of it."""
+    settings = {"train.steps": 3, "transfer.frozen": True}
+    out = tmp_path / "run"
+    run = etude.finetune(base("bert"), "classify", train=reviews[0], out=out, quiet=True, settings=settings)
+    assert len(list(etude.predict(run.model, reviews[1]))) == 40
+    assert isinstance(run.model.model, LayerFeatures) and not run.model.model.cache
 
 
 def test_a_suite_is_a_verb_of_its_own(base: Bases, reviews: tuple[Path, Path], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -14,7 +15,8 @@ from torch import nn
 
 from etude.errors import UserError
 from etude.inference.predictor import Predictor
-from etude.models.base import Model
+from etude.models.base import Model, require
+from etude.models.layer_features import LayerFeatures
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
 from etude.tasks.base import Answer, Answers, ErrorExample, Scoring, Task, TaskKind
@@ -44,6 +46,7 @@ class TaskModel(Predictor):
             verify_checksums(run.folder)
         plan = Plan.read(run.folder)
         model, task = plan.build(run.attach_links(run.recipe.build_model()), run.tokenizer)
+        _stop_caching(model)
         learner = nn.ModuleDict({"model": model, "objective": task})
         if run.finished:
             path = run.folder / "model.safetensors"
@@ -99,3 +102,9 @@ class TaskModel(Predictor):
                 f"{self.folder} has learnt what is inside its teacher, and its head nothing yet. Go on with: "
                 f"etude finetune {self.folder} {self.plan.kind} --teacher TEACHER --train FILE -o ANOTHER"
             )
+
+
+def _stop_caching(model: Model) -> None:
+    """Keep no states of frozen layers: that pays in training, where texts come again; in use memory would only grow."""
+    with suppress(UserError):  # a model without frozen layers
+        require(model, LayerFeatures, "This model was trained as a whole.").free_bytes = -1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,6 @@ from etude.inference.predictor import Predictor
 from etude.inference.task_model import TaskModel
 from etude.inference.translation import require_translator
 from etude.models.base import require
-from etude.models.layer_features import LayerFeatures
 from etude.models.static import Static
 from etude.nn.reordered_linear import reorder_weights
 from etude.runs import task_plan as plan
@@ -83,8 +82,6 @@ class ServedModel:
             return cls(name, system, endpoints, None, baseline.kind, inputs, roles, folder=place)
         model = load(folder, device)
         tuned = TaskModel.open(folder, model.device) if (Path(folder) / plan.FILE).is_file() else None
-        if tuned is not None:
-            _stop_caching(tuned)
         _reorder(model, tuned)
         candidates = _try_endpoints(model, tuned)
         if not candidates:
@@ -150,12 +147,6 @@ class ServedModel:
 def list_roles(predictor: Predictor) -> dict[str, str]:
     """The parts of an example of a task by role, with the names of their columns."""
     return {role: predictor.columns.get(role, usual[0]) for role, usual in predictor.module.COLUMNS.items()}
-
-
-def _stop_caching(tuned: TaskModel) -> None:
-    """Keep no states of frozen layers: that pays in training, where texts come again; a server would only grow."""
-    with suppress(UserError):  # a model without frozen layers
-        require(tuned.model, LayerFeatures, "This model was trained as a whole.").free_bytes = -1
 
 
 def _reorder(model: LoadedModel, tuned: TaskModel | None) -> None:
