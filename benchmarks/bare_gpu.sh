@@ -9,15 +9,14 @@
 #   bash benchmarks/bare_gpu.sh study FOLDER WORK NAME... text.2, tasks: prepare the text, start these studies
 #   bash benchmarks/bare_gpu.sh wait WORK OUT SECONDS     wait, say how far all are, put results into OUT/results.tgz
 #
-# DATA holds tasks/NAME/{train,valid}.jsonl.xz and corpora/ (benchmarks/pick_tasks.py), TEXT is a large text file of which the first
-# TEXT_BYTES travel. WORK outlives a checkout that is sent anew: the code runs from a copy in it. MODE=gpu-start, PARALLEL=6,
+# DATA holds tasks/NAME/{train,valid}.jsonl.xz and corpora/ (benchmarks/pick_tasks.py), TEXT is the text of the studies; cells
+# that are there already count for the same text alone (benchmarks/results/cells/README.md). WORK outlives a checkout that is sent anew: the code runs from a copy in it. MODE=gpu-start, PARALLEL=6,
 # MINUTES=27 (from `begin` on, after which nothing is begun), WORKERS=3 (cells of the study at once) are the defaults. Two cores
 # belong to each pick, the others to tests and study. Results: `pick_tasks.py --merge OUT/picks`, `etude study --import-cells`.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
 mode=${MODE:-gpu-start} parallel=${PARALLEL:-6} minutes=${MINUTES:-27} workers=${WORKERS:-3}
-text_bytes=${TEXT_BYTES:-280000000}
 wheels_for=(--python-version 3.12 --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64
     --platform manylinux_2_28_x86_64 --only-binary=:all: --no-deps)
 
@@ -44,7 +43,7 @@ P
     done
     gzip -dc "$data/vocab/bert_uncased_vocab.txt.gz" > "$folder/tasks/vocab.txt"
     local half=$(mktemp -d)
-    head -c "$text_bytes" "$text" | xz -6 -T0 > "$half/text.xz"
+    xz -6 -T0 -c "$text" > "$half/text.xz"
     for part in 1 2; do mkdir -p "$folder/text.$part"; done
     split -n 2 --numeric-suffixes=1 -a 1 "$half/text.xz" "$half/part."
     for part in 1 2; do mv "$half/part.$part" "$folder/text.$part/text.xz"; done
