@@ -290,3 +290,16 @@ def test_a_link_to_another_disk_stays_one(text: Path, tmp_path: Path, state: str
     assert "books.partial" in seen[0], "the work needs the room of that disk"
     assert [path.name for path in (tmp_path / "disk").iterdir()] == ["books"]
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["books"]
+
+
+def test_files_of_a_folder_that_are_no_text_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text("some text")
+    prepare(folder, tmp_path / "plain", "char", workers=0)
+    assert not caplog.records
+    for name in ("b.txt.bz2", "c.txt.BZ2", "d.pdf", "LICENSE", ".hidden.pdf"):
+        (folder / name).write_bytes(b"?")
+    prepare(folder, tmp_path / "c", "char", workers=0)
+    [message] = caplog.messages
+    assert message.endswith("texts: left out what is no text by its name: 2 .bz2, 1 without an ending, 1 .pdf")

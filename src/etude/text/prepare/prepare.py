@@ -8,6 +8,7 @@ same call continues an interrupted one; an error in the input leaves nothing beh
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -35,7 +36,7 @@ from etude.text.prepare.record_filter import RecordFilter, parse_filter
 from etude.text.prepare.remote_work import RemoteWorkFolder, refuse_existing_url
 from etude.text.prepare.scan import SAMPLE, SAMPLE_SIZES, SCAN, ScanResult, scan
 from etude.text.prepare.source_checks import PLAIN, refuse_sources_inside, refuse_text_field
-from etude.text.prepare.sources import Source, SourceFile, SourceInput, find_sources
+from etude.text.prepare.sources import Source, SourceFile, SourceInput, describe_left_out, find_sources
 from etude.text.prepare.tokenization import EncodingResult, encode_sources
 from etude.text.prepare.work_folder import CORPUS, START_AGAIN, WorkFolder, refuse_existing
 from etude.text.prepare.worker_pool import Pool, WorkerPool
@@ -43,6 +44,8 @@ from etude.text.remote.urls import is_url, make_local
 from etude.text.tokenizer import training
 from etude.text.tokenizer.pair_tokenizer import TARGET_FILE, PairTokenizer, open_tokenizers
 from etude.text.tokenizer.tokenizer import TOKENIZER_FILE, Tokenizer
+
+log = logging.getLogger("etude")
 
 SAMPLE_BYTES = 32_000_000  # pieces and words hardly change with more
 MIN_BYTES_FOR_WORKERS = 1 << 21  # on disk; below it worker processes take longer to start than the work
@@ -120,6 +123,9 @@ def prepare(
     if pairs is not None and linking is not None:
         raise UserError("A corpus of pairs is not linked to a graph: leave out --pairs, or --link.")
     source_list = find_sources(sources, weights)
+    for source in source_list:
+        if source.left_out:
+            log.warning("%s: left out what is no text by its name: %s", source.name, describe_left_out(source))
     sides = parse_pairs(pairs) if pairs is not None else None
     if sides is not None:
         source_list = match_sides(source_list, sides)

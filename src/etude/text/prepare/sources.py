@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import glob
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ FORMATS = {
 NAMED_FORMATS = {".json": "jsonl"}  # of files named outright: in a folder, a .json is rather about the texts than one
 COMPRESSIONS = {".gz": "gz", ".xz": "xz", ".zst": "zst"}
 HUB = "hub:"
+LISTED_SUFFIXES = 5  # of files that are left out
 SOURCE_SIDE, TARGET_SIDE = "source_side", "target_side"  # formats of the two files of a parallel text
 
 # The first bytes of other kinds of files: a message that names the kind helps more than a byte offset.
@@ -58,6 +60,7 @@ class Source:
     name: str
     weight: float
     files: tuple[SourceFile, ...]
+    left_out: tuple[str, ...] = ()  # of a folder: paths whose names say no format of text
 
 
 SourceInput = str | Path | Sequence[str | Path] | Mapping[str, float]
@@ -83,34 +86,43 @@ def find_sources(sources: SourceInput, weights: Sequence[float] | None = None) -
     for name, weight in zip(names, weights, strict=True):
         if not 0 < weight < 1000:
             raise UserError(f"The weight of {name} is {weight:g}; it must lie above 0 and below 1000.")
-    return [Source(name, float(weight), _list_files(name)) for name, weight in zip(names, weights, strict=True)]
+    return [Source(name, float(weight), *_list_files(name)) for name, weight in zip(names, weights, strict=True)]
 
 
-def _list_files(name: str) -> tuple[SourceFile, ...]:
+def describe_left_out(source: Source) -> str:
+    """Return what a folder holds beside its texts, in words: "2 .bz2, 1 .pdf"; empty where that is nothing."""
+    counts = Counter(Path(path).suffix.lower() or "without an ending" for path in source.left_out)
+    shown = [f"{count:,} {suffix}" for suffix, count in counts.most_common(LISTED_SUFFIXES)]
+    return ", ".join([*shown, *(["others"] if len(counts) > LISTED_SUFFIXES else [])])
+
+
+def _list_files(name: str) -> tuple[tuple[SourceFile, ...], tuple[str, ...]]:
+    """Return the files of a source, and those of a folder that are left out."""
     if name.startswith(HUB):
         if not name.removeprefix(HUB).partition(":")[0]:
             raise UserError(f"'{name}' names no data set of the hub. Write for example hub:wikitext.")
-        return (SourceFile(name, "hub", "", 0),)
+        return (SourceFile(name, "hub", "", 0),), ()
     name = str(make_local(name))
     if is_url(name):
         return _list_remote(name)
     path = Path(name)
     if path.is_dir():
-        files = tuple(describe_file(str(child)) for child in sorted(_walk_folder(path)) if _is_known(child))
+        inside = sorted(_walk_folder(path))
+        files = tuple(describe_file(str(child)) for child in inside if _is_known(child))
         if not files:
             kinds = ", ".join(sorted(FORMATS))
             raise UserError(
                 f"The folder {name} holds no text files. Looked for {kinds}, also packed as .gz, .xz, .zst."
             )
-        return files
+        return files, tuple(str(child) for child in inside if not _is_known(child))
     if path.is_file():
-        return (describe_file(name),)
+        return (describe_file(name),), ()
     # Path.glob takes no absolute pattern
     matches = sorted(match for match in glob.glob(name, recursive=True) if Path(match).is_file())  # noqa: PTH207
     if not matches:
         what = "no file matches the pattern" if glob.has_magic(name) else "no such file or folder"
         raise UserError(f"{name}: {what}.")
-    return tuple(describe_file(match) for match in matches)
+    return tuple(describe_file(match) for match in matches), ()
 
 
 def _walk_folder(path: Path) -> Iterator[Path]:
@@ -143,8 +155,8 @@ def _walk_folder(path: Path) -> Iterator[Path]:
                 yield folder / child.name
 
 
-def _list_remote(url: str) -> tuple[SourceFile, ...]:
-    """The files of a URL: one file, a folder of files, or a pattern."""
+def _list_remote(url: str) -> tuple[tuple[SourceFile, ...], tuple[str, ...]]:
+    """The files of a URL: one file, a folder of files, or a pattern; and those of a folder that are left out."""
     from etude.text.remote.storage import Storage  # plain paths do without
 
     storage = Storage(url)
@@ -152,18 +164,19 @@ def _list_remote(url: str) -> tuple[SourceFile, ...]:
         matches = [info for info in storage.match(url) if not _remote_name(info.url).name.startswith(".")]
         if not matches:
             raise UserError(f"{url}: no file matches the pattern.")
-        return tuple(_describe_remote(info) for info in matches)
+        return tuple(_describe_remote(info) for info in matches), ()
     info = None if url.endswith("/") else storage.describe(url)
     if info is not None:
-        return (_describe_remote(info),)
-    inside = storage.list_files(url)
+        return (_describe_remote(info),), ()
     base = len(url.rstrip("/")) + 1
-    files = [info for info in inside if not _is_hidden(Path(info.url[base:])) and _is_known(_remote_name(info.url))]
+    inside = [info for info in storage.list_files(url) if not _is_hidden(Path(info.url[base:]))]
+    files = [info for info in inside if _is_known(_remote_name(info.url))]
     if inside and not files:
         raise UserError(f"The folder {url} holds no text files. Looked for {', '.join(sorted(FORMATS))}, also packed.")
     if not files:
         raise UserError(f"{url}: there is no such file, folder or bucket.")
-    return tuple(_describe_remote(info) for info in files)
+    left_out = tuple(info.url for info in inside if not _is_known(_remote_name(info.url)))
+    return tuple(_describe_remote(info) for info in files), left_out
 
 
 def find_file(name: str) -> SourceFile | None:
