@@ -103,6 +103,23 @@ def test_cells_of_another_torch_are_reported_here_and_not_taken_for_own_ones(
     assert "here: torch 1.0" in told and "of 12 imported cells" in told
 
 
+def test_pre_trainings_of_another_text_are_told(
+    report: Report, study: Study, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text that ended one document earlier had none of its cells, and nothing said that it was the text."""
+    fingerprint = planner.Draft.fingerprint
+    monkeypatch.setattr(planner.Draft, "fingerprint", property(lambda self: fingerprint.fget(self) + " and more"))
+    messages: list[str] = []
+    run(study, tmp_path / "other", work=False, import_from=[archive], on_progress=messages.append)
+    (told,) = [message for message in messages if "not among those planned here" in message]
+    trained = sum(cell["title"].startswith("pre-training") for cell in report.results["cells"])
+    assert trained and f" {trained} pre-trainings among them read another text" in told, told
+    monkeypatch.undo()
+    messages.clear()
+    run(study, tmp_path / "same", work=False, import_from=[archive], on_progress=messages.append)
+    assert not any("another text" in message for message in messages)
+
+
 def test_cells_of_another_version_of_the_code_count_where_that_is_asked_for(
     report: Report, study: Study, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ class StoredResult(TypedDict):
     date: NotRequired[str]
     settings_key: NotRequired[str]
     code: NotRequired[str]
+    text: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Cell:
     needs: dict[str, float] = field(default_factory=dict)  # cpus, gpus
     settings_key: str = ""  # as the key, without code and version of torch
     code: str = ""  # the hash of the code that matters
+    text: str = ""  # of a pre-training: the fingerprint of its corpus
 
     def dump(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)

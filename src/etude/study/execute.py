@@ -96,6 +96,7 @@ def run_cell(cell: Cell, folder: Path, quiet: bool = True) -> CellResult:
         metadata = {"kind": cell.kind, "title": cell.title, "place": cell.position, "date": _now()}
         metadata |= {"hardware": describe_hardware(), "versions": describe_versions(), "notes": sorted(warnings)}
         metadata |= {"settings_key": cell.settings_key, "code": cell.code}
+        metadata |= {"text": cell.text} if cell.text else {}
         store.finish(cell.key, {**metadata, **result})
         _remove_checkpoints(
             store.result_folder(cell.key) / "run", keep=cell.kind != "transfer" or bool(cell.arguments.get("keep"))

@@ -22,7 +22,7 @@ from etude.recipes.document import Writer
 from etude.settings import read_json
 from etude.study import planner, results
 from etude.study.cell_archive import import_cells
-from etude.study.cells import Cell, CellStore
+from etude.study.cells import PRETRAININGS, Cell, CellStore
 from etude.study.claim_scope import base_cells
 from etude.study.executors import Executor, ProcessExecutor, RayExecutor, SerialExecutor
 from etude.study.folder_checksums import open_for_writing, write_checksums
@@ -287,13 +287,16 @@ def _tell_unplanned(imported: frozenset[str], plans: Sequence[Plan], on_progress
     if not others:
         return
     store = plans[0].store
-    done = (store.result(key) for key in others if store.state(key) == "done")
+    done = [store.result(key) for key in others if store.state(key) == "done"]
     versions = sorted({result["versions"] for result in done if "versions" in result})
+    known = {"", *(cell.text for plan in plans for cell in plan.cells.values())}
+    foreign = sum(result.get("kind") in PRETRAININGS and result.get("text", "") not in known for result in done)
+    told = f" {foreign} pre-trainings among them read another text, or one with other tokens." if foreign else ""
     on_progress(
         f"{len(others)} of {len(imported)} imported cells are not among those planned here: their settings, text, "
         f"data, code or torch are others. Theirs: {'; '.join(versions) or 'no version is told'}; here: torch "
-        f"{plans[0].machine.torch_version}. (--report plans with the torch of the archive, --any-version takes cells "
-        "of every version of code and torch.)"
+        f"{plans[0].machine.torch_version}.{told} (--report plans with the torch of the archive, --any-version takes "
+        "cells of every version of code and torch.)"
     )
 
 
