@@ -44,6 +44,15 @@ def test_what_is_no_text_is_told_with_its_place(tmp_path: Path) -> None:
     assert read_texts(path, None, skip_empty=True) == ["a", "b"]
 
 
+def test_texts_that_are_cut_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    model = encoder()
+    assert model.model.context is not None
+    extract(model, ["the cat"])
+    assert not caplog.messages
+    extract(model, ["the cat " * model.model.context, "the cat"])
+    assert caplog.messages == [f"1 of 2 texts are longer than {model.model.context} tokens and were cut."]
+
+
 def test_another_pooling_is_refused() -> None:
     with pytest.raises(UserError, match="pool is one of mean, max, start, last, none, not 'average'"):
         extract(encoder(), ["the cat"], pool="average")  # type: ignore[arg-type]

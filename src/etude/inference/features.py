@@ -7,6 +7,7 @@ text, named by its number, and `layers`, the numbers of the layers.
 
 from __future__ import annotations
 
+import logging
 import os
 import zipfile
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ from etude.tasks.data.records import COMPRESSED, open_file
 from etude.text.encodings import suggest_encoding
 from etude.text.prepare.decompression import DECOMPRESSION_ERRORS
 
+log = logging.getLogger("etude")
+
 FeaturePooling = Literal["mean", "max", "start", "last", "none"]
 
 
@@ -36,7 +39,12 @@ def extract(
     if pool not in get_args(FeaturePooling):
         raise UserError(f"pool is one of {', '.join(get_args(FeaturePooling))}, not '{pool}'.")
     chosen = chosen_layers(layers, model.model.base.state_count)
-    ids = [model.frame(encoding.ids) for encoding in model.tokenizer.encode_batch(list(texts))]
+    encoded = [encoding.ids for encoding in model.tokenizer.encode_batch(list(texts))]
+    ids = [model.frame(tokens) for tokens in encoded]
+    markers = len(model.objective.frame(np.zeros(0, np.int64), None))
+    cut = sum(len(framed) < len(tokens) + markers for framed, tokens in zip(ids, encoded, strict=True))
+    if cut:
+        log.warning("%d of %d texts are longer than %s tokens and were cut.", cut, len(texts), model.model.context)
     arrays: list[np.ndarray | None] = [None] * len(texts)
     reduce = {
         "mean": lambda states: states.mean(1),
