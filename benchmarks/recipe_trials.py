@@ -9,10 +9,11 @@ trials, each with settings that differ from the recipe's; `base` has none. TEXT 
 
 First each trial is timed alone, in turns with the others and on its share of the cores, and the fastest of some short
 measurements turns the minutes into steps: so `--parallel` trials may then share the machine, or one that is busy, and a
-slower shape still gets fewer steps. Each trained model is fine-tuned on every task with every seed. Its score is the mean over tasks of the mean over
-seeds, on the `valid` files, so these choose and are no test. A trial's line goes to results/trials/RECIPE.jsonl; lines
-that are there are not repeated. --until begins no trial that would not end by then; what WORK holds of an interrupted
-one is used by the next call.
+slower shape still gets fewer steps. On a CPU that others use, too, seconds are those that the process had of its cores.
+Each trained model is fine-tuned on every task with every seed. Its score is the mean over tasks of the mean over seeds,
+on the `valid` files, so these choose and are no test. A trial's line goes to results/trials/RECIPE.jsonl; lines that
+are there are not repeated. --until begins no trial that would not end by then; what WORK holds of an interrupted one is
+used by the next call.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ import yaml
 
 RESULTS = Path(__file__).parent / "results" / "trials"
 SPEED = """
-import json, sys
+import json, os, sys, time
 from etude.pretraining.setup import load_recipe, resolve_recipe
 from etude.pretraining.trial import measure_speed
 from etude.runs.source import open_source
@@ -47,11 +48,16 @@ name, corpus, seconds, minutes, *settings = sys.argv[1:]
 recipe = load_recipe(name, [*settings, f"train.minutes={minutes}"])
 source = open_source(corpus, recipe)
 recipe = resolve_recipe(recipe, source, ())
-speed = measure_speed(recipe, source, resolve_device(recipe.train.device), float(seconds))
-steps = schedule.total_steps(recipe.train, speed.row_tokens, speed.flops_per_token,
-                             tokens_per_second=speed.tokens_per_second, epoch_rows=speed.epoch_rows)
-print(json.dumps({"tokens_per_second": speed.tokens_per_second, "flops_per_token": speed.flops_per_token,
-                  "steps": steps}))
+device = resolve_device(recipe.train.device)
+wall, busy = time.perf_counter(), time.process_time()
+speed = measure_speed(recipe, source, device, float(seconds))
+wall, busy = time.perf_counter() - wall, time.process_time() - busy
+rate = speed.tokens_per_second
+if device.type == "cpu":
+    rate *= max(1.0, int(os.environ["OMP_NUM_THREADS"]) * wall / busy)
+steps = schedule.total_steps(recipe.train, speed.row_tokens, speed.flops_per_token, tokens_per_second=rate,
+                             epoch_rows=speed.epoch_rows, mean_tokens=speed.mean_tokens)
+print(json.dumps({"tokens_per_second": rate, "flops_per_token": speed.flops_per_token, "steps": steps}))
 """
 
 
