@@ -71,3 +71,15 @@ def test_every_sentence_is_in_one_bucket() -> None:
     buckets = split_by_length(lengths)
     assert [name for name, _ in buckets] == ["1-5", "6-10", "21-30", "31-40", "41-50", "over 50"]
     assert sorted(np.concatenate([numbers for _, numbers in buckets])) == list(range(len(lengths)))
+
+
+def test_sources_that_are_too_long_are_named_or_left_out(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pairs = [*World(5).pairs(3), ("cat " * 500, "고양이")]
+    file = tmp_path / "test.jsonl"
+    file.write_text("".join(json.dumps({"en": en, "ko": ko}) + "\n" for en, ko in pairs))
+    with pytest.raises(UserError, match=r"test\.jsonl:4: the source has \d+ tokens, .* --skip-bad"):
+        etude.evaluate(run, file)
+    assert etude.evaluate(run, file, skip_bad=True)["BLEU"].count == 3
+    assert "1 bad examples left out; the first" in caplog.text and "test.jsonl:4" in caplog.text

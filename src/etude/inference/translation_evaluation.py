@@ -82,6 +82,24 @@ def read_pairs(
     return gather(records(path), parse, path, skip_bad)
 
 
+def admit_sources(loaded: LoadedModel, examples: Examples[SentencePair], skip_bad: bool) -> Examples[SentencePair]:
+    """Return the pairs whose sources the model can read; UserError at one that is too long, unless it is left out."""
+    limit = loaded.model.max_length - 1  # its end is read, too
+    encodings = loaded.tokenizer.encode_batch([" ".join(pair.source.split()) for pair in examples])
+    long = {number: len(encoding) for number, encoding in enumerate(encodings) if len(encoding) > limit}
+    if not long:
+        return examples
+    messages = [
+        f"{examples.places[number]}: the source has {length} tokens, and this model reads at most {limit}."
+        for number, length in long.items()
+    ]
+    if not skip_bad or len(long) == len(examples):
+        raise UserError(messages[0], "Split it, or leave such pairs out with --skip-bad.")
+    admitted = examples.part(number for number in range(len(examples)) if number not in long)
+    admitted.bad = [*examples.bad, *messages]
+    return admitted
+
+
 def evaluate_translation(
     loaded: LoadedModel,
     examples: Examples[SentencePair],

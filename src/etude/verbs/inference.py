@@ -150,13 +150,15 @@ def _evaluate_graph(
 def _evaluate_translation(
     run: str | Path, file: str | Path, columns: Mapping[str, str], skip_bad: bool, predictions: str | Path | None
 ) -> dict[str, Score]:
-    from etude.inference.translation_evaluation import evaluate_translation, read_pairs
+    from etude.inference.translation_evaluation import admit_sources, evaluate_translation, read_pairs
     from etude.runs.run import Run
     from etude.tasks.example_filter import warn_bad
 
     examples = read_pairs(file, Run.open(run).pairs, columns, skip_bad)
+    model = _open_model(run, None)
+    examples = admit_sources(model, examples, skip_bad)
     warn_bad(examples)
-    outcome = evaluate_translation(_open_model(run, None), examples)
+    outcome = evaluate_translation(model, examples)
     if predictions is not None:
         outcome.write(predictions)
     return outcome.scores
