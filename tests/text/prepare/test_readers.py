@@ -208,6 +208,15 @@ def test_a_hub_data_set_is_read_as_a_stream(tmp_path: Path) -> None:
         read(f"hub:{tmp_path}/nothing")
 
 
+def test_a_blank_line_of_any_white_space_ends_a_document_in_a_large_file(tmp_path: Path) -> None:
+    space = [chr(code) for code in range(0x110000) if chr(code).isspace() and chr(code) != "\n"]
+    for number, blank in enumerate(["\u3000", "\xa0 ", "".join(space)]):
+        texts = [f"{n} " + "긴 글 " * 1000 for n in range(300)]  # three megabytes: a document of more than one is cut
+        (tmp_path / f"{number}.txt").write_text(f"\n{blank}\n".join(texts))
+        documents = read(tmp_path / f"{number}.txt")
+        assert documents.cut == 0 and documents.texts == [text.strip() for text in texts]
+
+
 @pytest.mark.parametrize("form", ["jsonl", "parquet", "hub"])
 def test_dotted_names_reach_into_objects(tmp_path: Path, form: str) -> None:
     """As data sets of the hub keep translations: {"translation": {"en": ..., "ko": ...}}."""

@@ -30,7 +30,9 @@ from etude.text.remote.urls import is_url
 BLOCK_BYTES = 1 << 19  # of text for a worker at a time: large enough to share its overhead, small enough for memory
 MAX_DOCUMENT_BYTES = 1 << 20  # a longer document is cut at a line end, so that memory stays bounded
 MAX_LINE_BYTES = 1 << 26  # of JSON
-BLANK_LINE = re.compile(rb"\n[ \t\r\f\v]*\n")
+# white space in UTF-8, as documents.py has it between documents: web pages leave U+00A0, Korean text U+3000
+WHITE = rb"[\t\v\f\r\x1c-\x1f ]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2(?:\x80[\x80-\x8a\xa8\xa9\xaf]|\x81\x9f)|\xe3\x80\x80"
+BLANK_LINE = re.compile(rb"\n(?:" + WHITE + rb")*\n")
 NEWLINE = ord("\n")
 BOM = b"\xef\xbb\xbf"
 TEXT_FORMATS = ("text", "jsonl", "csv", "tsv", SOURCE_SIDE, TARGET_SIDE)  # that may be in another encoding
