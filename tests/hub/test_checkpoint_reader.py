@@ -21,6 +21,7 @@ from etude.hub import elmo_files, ernie_files, openai_gpt, sentencepiece_files
 from etude.hub.importer import import_folder, write_run
 from etude.hub.run_weights import load_learner
 from etude.hub.weights import DOWNLOAD_PATTERNS
+from etude.text.tokenizer.tokenizer import Tokenizer
 from tests.hub import published_models as reference
 from tests.hub.published_models import CASES, Case
 
@@ -211,6 +212,23 @@ def test_padding_of_the_vocabulary_is_trimmed_and_told(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_another_end_of_a_text_is_told(folders: Any, tmp_path: Path, end: Any, note: tuple[str, ...]) -> None:
     assert hub.read_checkpoint(changed(folders("gpt2"), tmp_path / "ends", config={"eos_token_id": end})).notes == note
+
+
+@pytest.mark.parametrize("names", [None, [], -1, {"a": 1}])
+def test_a_model_without_the_name_of_its_class_is_read(folders: Any, tmp_path: Path, names: Any) -> None:
+    taken = hub.read_checkpoint(changed(folders("gpt2"), tmp_path / "nameless", config={"architectures": names}))
+    assert taken.architecture == "GPT2LMHeadModel"
+
+
+@pytest.mark.parametrize("config", [None, {"do_lower_case": True}, {"do_lower_case": False}])
+def test_a_corpus_has_the_tokenizer_of_the_folder_it_was_prepared_with(
+    folders: Any, tmp_path: Path, config: dict[str, Any] | None
+) -> None:
+    """etude prepare --tokenizer FOLDER, then etude pretrain FOLDER: also where it holds a vocab.txt alone."""
+    folder = changed(folders("bert"), tmp_path / "words")
+    if config is not None:
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    assert Tokenizer.open(folder).fingerprint == hub.read_checkpoint(folder).tokenizer.fingerprint
 
 
 def test_the_card_names_where_a_model_came_from(folders: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,9 +104,10 @@ def _read_folder(folder: Path) -> ImportedModel:
         own, trim_notes = trim_vocab(own, tokenizer.vocab)
         notes += trim_notes
         recipe = recipe.with_settings({"model.vocab": tokenizer.vocab})
+    names = config.get("architectures")
     return ImportedModel(
         family=family.name,
-        architecture=str((config.get("architectures") or [family.architectures[0][1]])[0]),
+        architecture=str(names[0]) if isinstance(names, list) and names else family.architectures[0][1],
         recipe=recipe,
         tensors={name: tensor.contiguous() for name, tensor in own.items()},
         untrained=untrained,

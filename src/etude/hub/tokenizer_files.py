@@ -1,17 +1,15 @@
 """Tokenizer files of published folders, read and written.
 
-Reading: `Tokenizer.open` reads tokenizer.json, vocab.txt, or vocab.json with merges.txt; where the folder has no
-tokenizer.json, its tokenizer_config.json says whether text begins with a space, and added_tokens.json (or that file,
-too) which tokens stand behind the vocabulary; of BERT's class it says in any case whether text is lower-cased.
-Writing: the same tokenizer.json, and two small files that name the special tokens, so that `AutoTokenizer` opens the
-folder. Objectives here add markers around text themselves; in transformers a post-processor of the tokenizer does,
-which is read on import and added on export.
+Reading: `Tokenizer.open` reads tokenizer.json, vocab.txt, or vocab.json with merges.txt, and what the small files
+beside them say (text/tokenizer/folder_settings.py). Writing: the same tokenizer.json, and two small files that name the
+special tokens, so that `AutoTokenizer` opens the folder. Objectives here add markers around text themselves; in
+transformers a post-processor of the tokenizer does, which is read on import and added on export.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from typing import Any
 from etude.errors import UserError
 from etude.hub import sentencepiece_files
 from etude.models.framing import Framing
-from etude.text.tokenizer.special_tokens import ROLES, Specials
+from etude.text.tokenizer.special_tokens import Specials
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 # our role of a special token -> its name in transformers; a causal model has one token for both ends of a text
@@ -30,8 +28,6 @@ TOKEN_NAMES = {
     "separator": "sep_token",
     "mask": "mask_token",
 }
-# classes that read a tokenizer.json as it is
-GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:
@@ -46,103 +42,7 @@ def open_tokenizer(folder: Path) -> Tokenizer:
             f"{folder} holds no tokenizer.{hint} Put its tokenizer.json, or vocab.txt, or vocab.json with merges.txt "
             "there: in transformers, AutoTokenizer.from_pretrained(...).save_pretrained(folder) writes them."
         )
-    tokenizer = Tokenizer.open(folder)
-    config_file = folder / "tokenizer_config.json"
-    config = _read_json(config_file) if config_file.is_file() else {}
-    if tokenizer.kind == "wordpiece" and config.get("tokenizer_class") not in GENERIC_CLASSES:
-        tokenizer = _apply_case(tokenizer, config, folder)
-    return tokenizer if (folder / "tokenizer.json").is_file() else _apply_config(tokenizer, config, folder)
-
-
-def _apply_case(tokenizer: Tokenizer, config: Mapping[str, Any], folder: Path) -> Tokenizer:
-    """Normalise text as BERT's class in transformers does: its tokenizer_config.json counts before a tokenizer.json."""
-    keys = {
-        "do_lower_case": "lowercase",
-        "strip_accents": "strip_accents",
-        "tokenize_chinese_chars": "handle_chinese_chars",
-    }
-    options = {option: config[key] for key, option in keys.items() if config.get(key) is not None}
-    parts = json.loads(tokenizer.content)
-    changed = False
-    for step in _normalizer_steps(parts["normalizer"]):
-        if step["type"] != "BertNormalizer":
-            continue
-        before = {**step, "strip_accents": _strips_accents(step)}
-        step.update(options)
-        if "lowercase" in options:
-            step["strip_accents"] = options.get("strip_accents")
-        step["strip_accents"] = _strips_accents(step)
-        changed = changed or step != before
-    if not changed:
-        return tokenizer
-    syllables = any("가" <= letter <= "힣" for word in parts["model"]["vocab"] for letter in word)
-    steps = _normalizer_steps(parts["normalizer"])
-    if syllables and not any(step["type"] == "NFC" for step in steps):  # without accents Hangul is in pieces
-        parts["normalizer"] = {"type": "Sequence", "normalizers": [*steps, {"type": "NFC"}]}
-    return Tokenizer(json.dumps(parts, ensure_ascii=False), str(folder))
-
-
-def _strips_accents(step: Mapping[str, Any]) -> bool:
-    """BERT's rule: accents go with capitals, unless it is said."""
-    said = step.get("strip_accents")
-    return bool(step.get("lowercase", True) if said is None else said)
-
-
-def _apply_config(tokenizer: Tokenizer, config: Mapping[str, Any], folder: Path) -> Tokenizer:
-    """Read text as the small files beside a vocabulary say: what it begins with, and which tokens were added."""
-    parts = json.loads(tokenizer.content)
-    if config.get("add_prefix_space") and parts["pre_tokenizer"]["type"] == "ByteLevel":
-        parts["pre_tokenizer"]["add_prefix_space"] = True
-    added = _read_added_tokens(folder, config)
-    known = {token["content"] for token in parts["added_tokens"]}
-    parts["added_tokens"] += [token for token in added if token["content"] not in known]
-    applied = Tokenizer(json.dumps(parts, ensure_ascii=False), str(folder))
-    for token in added:
-        if applied.id(token["content"]) != token["id"]:
-            raise UserError(
-                f"{folder}: the added token {token['content']!r} has the id {token['id']}, and behind the vocabulary "
-                f"it would be {applied.id(token['content'])}. In transformers, "
-                "AutoTokenizer.from_pretrained(...).save_pretrained(folder) writes a tokenizer.json, which is read."
-            )
-    return applied
-
-
-def _read_added_tokens(folder: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The tokens that were added to a vocabulary, by id: of added_tokens.json, and of tokenizer_config.json."""
-    flags = {"single_word": False, "lstrip": False, "rstrip": False}
-    path, special_path = folder / "added_tokens.json", folder / "special_tokens_map.json"
-    special = {name for names in ROLES.values() for name in names}
-    tokens: dict[int, dict[str, Any]] = {}
-    try:
-        for value in (_read_json(special_path) if special_path.is_file() else {}).values():
-            entries = value if isinstance(value, list) else [value]
-            special |= {entry["content"] if isinstance(entry, dict) else entry for entry in entries}
-        for name, id in (_read_json(path) if path.is_file() else {}).items():
-            is_special = name in special
-            tokens[int(id)] = {"content": name, **flags, "normalized": not is_special, "special": is_special}
-        for id, token in config.get("added_tokens_decoder", {}).items():
-            values = {key: bool(token.get(key, False)) for key in (*flags, "normalized", "special")}
-            tokens[int(id)] = {"content": str(token["content"]), **values}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{folder}: its files name added tokens in a form that is not known: {error!r}.") from None
-    return [{"id": id, **tokens[id]} for id in sorted(tokens)]
-
-
-def _normalizer_steps(normalizer: dict[str, Any] | None) -> list[dict[str, Any]]:
-    if normalizer is None:
-        return []
-    steps: list[dict[str, Any]] = normalizer["normalizers"] if normalizer["type"] == "Sequence" else [normalizer]
-    return steps
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read as JSON: {error}.") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} cannot be read: an object of keys and values is expected.")
-    return content
+    return Tokenizer.open(folder)
 
 
 def make_tokenizer_configs(

@@ -12,6 +12,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from etude.errors import UserError
+from etude.text.tokenizer.folder_settings import apply_folder_settings
 
 # (vocabulary, merges): the names `transformers` uses, and those of the first release of GPT-2
 BPE_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
@@ -19,14 +20,21 @@ KNOWN_FILES = ("tokenizer.json", "vocab.txt", *(name for pair in BPE_FILES for n
 
 
 def read_tokenizer_json(path: Path) -> str:
-    """Return the text of a tokenizer.json for the file at `path`, or the first known file in that folder."""
+    """Return the text of a tokenizer.json for the file at `path`, or the first known file in that folder.
+
+    Of a folder, what its small files say is part of it (folder_settings.py).
+    """
     if not path.exists():
         raise UserError(f"No tokenizer at {path}: there is no such file or folder.")
     if path.is_dir():
         file = next((path / name for name in KNOWN_FILES if (path / name).is_file()), None)
         if file is None:
             raise UserError(f"The folder {path} holds no tokenizer: none of {', '.join(KNOWN_FILES)} is in it.")
-        path = file
+        return apply_folder_settings(_read_file(file), path)
+    return _read_file(path)
+
+
+def _read_file(path: Path) -> str:
     for vocabulary, merges in BPE_FILES:
         if path.name in (vocabulary, merges):
             missing = next((name for name in (vocabulary, merges) if not (path.parent / name).is_file()), None)
