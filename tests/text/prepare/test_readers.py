@@ -249,6 +249,13 @@ def test_dotted_names_reach_into_objects(tmp_path: Path, form: str) -> None:
         read(tmp_path / "a.csv", text)
 
 
+def test_an_empty_name_is_not_the_folder_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="empty name"):
+        find_sources(["a.txt", ""])
+
+
 def test_sources_that_are_not_there(tmp_path: Path) -> None:
     for name, word in (("no.txt", "no such file"), ("*.txt", "no file matches"), ("", "")):
         if name:

@@ -98,6 +98,8 @@ def describe_left_out(source: Source) -> str:
 
 def _list_files(name: str) -> tuple[tuple[SourceFile, ...], tuple[str, ...]]:
     """Return the files of a source, and those of a folder that are left out."""
+    if not name:  # which a path takes for the folder one is in: an unset variable of a shell
+        raise UserError("A source of text has an empty name. Give files, folders or patterns such as 'books/*.txt'.")
     if name.startswith(HUB):
         if not name.removeprefix(HUB).partition(":")[0]:
             raise UserError(f"'{name}' names no data set of the hub. Write for example hub:wikitext.")
