@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from etude.errors import UserError
 from etude.hub import vector_runs
+from etude.hub.fasttext_files import FastText, FastTextTraining, write_fasttext
 from etude.hub.vector_files import read_vectors, write_vectors
 from etude.hub.vector_runs import export_vectors, import_vectors, open_vectors
 from etude.hub.word_vectors import WordVectors
@@ -51,6 +54,30 @@ def test_an_export_makes_the_folder_of_its_file(glove: Path, tmp_path: Path) -> 
     run = import_vectors(glove, tmp_path / "run")
     export_vectors(run, tmp_path / "new" / "deep" / "out.vec")
     assert len(read_vectors(tmp_path / "new" / "deep" / "out.vec").words) == 130
+
+
+def test_ngrams_from_none_on_are_ngrams_from_one_on(tmp_path: Path) -> None:
+    """fastText -minn 0 -maxn 3: its n-grams of no character are none."""
+    words, draw = ["the", "a", "서울"], np.random.default_rng(0)
+    inputs, outputs = (draw.normal(size=(rows, 5)).astype(np.float32) for rows in (23, 3))
+    imported = []
+    for shortest in (0, 1):
+        model = FastText(words, np.arange(3) + 1, inputs, outputs, (shortest, 3), FastTextTraining())
+        write_fasttext(model, tmp_path / f"{shortest}.bin")
+        run = import_vectors(tmp_path / f"{shortest}.bin", tmp_path / f"run{shortest}")
+        imported.append(open_vectors(run.folder).vectors(["서울", "서울시"], "subwords"))
+    np.testing.assert_array_equal(*imported)
+    plain = read_vectors(tmp_path / "0.bin").vectors(["서울", "서울시"], "subwords")
+    np.testing.assert_allclose(imported[0], plain, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "pack", "command"), [
+    ("cc.ko.300.vec.gz", gzip.compress, "gunzip"), ("vectors.bin.bz2", bz2.compress, "bunzip2"),
+])  # fmt: skip
+def test_a_packed_file_says_what_unpacks_it(tmp_path: Path, name: str, pack: Any, command: str) -> None:
+    (tmp_path / name).write_bytes(pack(b"1 2\na 1 2\n"))
+    with pytest.raises(UserError, match=f"is packed. Unpack it first: {command} "):
+        import_vectors(tmp_path / name, tmp_path / "run")
 
 
 def test_a_file_without_words_is_told(tmp_path: Path) -> None:

@@ -105,7 +105,9 @@ def read_fasttext(path: str | Path) -> FastText:
         header["window"], header["epochs"], header["min_count"], header["negatives"], LOSSES[header["loss"]],
         MODELS[header["model"]], subsample,
     )  # fmt: skip
-    return FastText(names, counts, inputs, outputs, (header["min_n"], header["max_n"]), training)
+    # of -minn 0 the shortest n-gram has one character: none has none
+    sizes = (max(1, header["min_n"]), header["max_n"]) if header["max_n"] else (0, 0)
+    return FastText(names, counts, inputs, outputs, sizes, training)
 
 
 def write_fasttext(model: FastText, path: str | Path) -> None:

@@ -30,6 +30,14 @@ VectorFormat = Literal["word2vec", "word2vec-binary", "glove", "fasttext"]
 UNKNOWN_WORD = "<unk>"  # GloVe's name for the mean of its rarest words
 BLOCK_BYTES = 1 << 20
 MAX_DIGITS = 15  # of a header's numbers: more than any file has bytes
+# first bytes of packed files, as vectors are published -> what unpacks them
+PACKED = {
+    b"\x1f\x8b": "gunzip",
+    b"PK\x03\x04": "unzip",
+    b"BZh9": "bunzip2",
+    b"\xfd7zXZ": "unxz",
+    b"\x28\xb5\x2f\xfd": "unzstd",
+}
 
 
 def detect_format(path: Path) -> VectorFormat:
@@ -38,6 +46,9 @@ def detect_format(path: Path) -> VectorFormat:
         start = file.read(BLOCK_BYTES)
     if start[:4] == MAGIC:
         return "fasttext"
+    command = next((command for mark, command in PACKED.items() if start.startswith(mark)), None)
+    if command is not None:
+        raise UserError(f"{path} is packed. Unpack it first: {command} {path}")
     first, _, rest = start.partition(b"\n")
     fields = first.split()
     if len(fields) != 2 or not all(field.isdigit() for field in fields):
