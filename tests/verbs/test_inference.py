@@ -140,6 +140,25 @@ def test_answers_keep_no_states_of_frozen_layers(base: Bases, reviews: tuple[Pat
     assert isinstance(run.model.model, LayerFeatures) and not run.model.model.cache
 
 
+def test_a_long_pipe_is_warned_of_cut_texts_once(
+    base: Bases,
+    reviews: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run = etude.finetune(
+        base("bert"), "classify", train=reviews[0], out=tmp_path / "run", quiet=True, settings={"train.steps": 3}
+    )
+    monkeypatch.setattr("etude.inference.predictor.LARGEST_CHUNK", 2)
+    (tmp_path / "lines.txt").write_text(
+        ("good film " * 200 + "\nshort\n") * 3 + "good film " * 200 + "\n", encoding="utf-8"
+    )
+    caplog.clear()
+    assert len(list(etude.predict(run.model, tmp_path / "lines.txt"))) == 7
+    assert len([message for message in caplog.messages if "were cut" in message]) == 1
+
+
 def test_a_suite_is_a_verb_of_its_own(base: Bases, reviews: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="use finetune_suite"):
         etude.finetune(base("bert"), "glue", train=tmp_path, out=tmp_path / "run")

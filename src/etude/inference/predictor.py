@@ -23,6 +23,7 @@ from etude.tasks.base import Answer, Answers, ErrorExample, Scoring, TaskKind
 from etude.tasks.bootstrap import Score
 from etude.tasks.data.examples import Examples
 from etude.tasks.data.records import COMPRESSED, FILES, json_record
+from etude.tasks.example_filter import warn_once
 from etude.train import checkpoint
 
 LARGEST_CHUNK = 1024  # lines of a pipe that are answered together at most
@@ -187,6 +188,7 @@ class Predictor(ABC):
         pipe is fast. With `skip_bad`, a bad line is answered by {"error": ...} and keeps its place.
         """
         self.require_trained_head()
+        warned: set[tuple[object, ...]] = set()
         for chunk in batch_arriving_lines(lines):
             answers: list[dict[str, Any] | None] = []
             items, places = [], []
@@ -204,7 +206,8 @@ class Predictor(ABC):
                     if not skip_bad:  # raised after the answers to the lines before it
                         break
                     answers.append({"error": str(problem)})
-            responses = iter(self.respond(Examples(items, source, places)) if items else [])
+            with warn_once(warned):  # a long pipe has thousands of chunks
+                responses = iter(self.respond(Examples(items, source, places)) if items else [])
             for answer in answers:
                 response = next(responses) if answer is None else answer
                 if isinstance(response, UserError) and not skip_bad:

@@ -50,13 +50,19 @@ def warn_bad(examples: Examples[E]) -> None:
 
 
 @contextmanager
-def warn_once() -> Iterator[None]:
-    """Log each warning about a file once, however often the file is read and under whatever path."""
-    seen: set[tuple[object, ...]] = set()
+def warn_once(seen: set[tuple[object, ...]] | None = None) -> Iterator[None]:
+    """Log each warning about a file once, however often the file is read and under whatever path.
+
+    `seen`: what was logged of the parts of a file before these, which the caller keeps; of them all each warning comes
+    once, whatever its numbers are.
+    """
+    has_parts = seen is not None
+    seen = set() if seen is None else seen
 
     def is_new(record: logging.LogRecord) -> bool:
         parts = record.args if isinstance(record.args, tuple) else ()
-        key = (record.msg, *(Path(part).name if isinstance(part, str) else part for part in parts))
+        named = [Path(part).name if isinstance(part, str) else part for part in parts]
+        key = (record.msg, *(part for part in named if isinstance(part, str) or not has_parts))
         repeated = key in seen
         seen.add(key)
         return not repeated
