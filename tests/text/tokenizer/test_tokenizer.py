@@ -468,7 +468,7 @@ def test_spaces_that_a_normalizer_adds_join_those_of_the_text() -> None:
 
 
 def test_options_that_an_older_file_has_not_are_those_of_the_library() -> None:
-    """The published tokenizer.json of GPT-2 and RoBERTa is older than `use_regex`; others leave out `strip_accents`."""
+    """Files of byte-level BPE are published that are older than `use_regex`; others leave out `strip_accents`."""
     texts = ["Don't go, é 안녕하세요!"] * 9
     for spec, place in (
         ("bytebpe:300", ("pre_tokenizer", "use_regex")),

@@ -282,7 +282,7 @@ def _drop_tables(content: Component) -> Component:
 def _list_parts(backend: Backend) -> Component:
     """Return normalizer, pre-tokenizer and decoder as the library has read them, with every option.
 
-    A file may leave out options that are newer than itself: that of GPT-2 has no `use_regex`.
+    A file may leave out options that are newer than itself, such as `use_regex` of byte-level BPE.
     """
     parts = {name: getattr(backend, name) for name in ("normalizer", "pre_tokenizer", "decoder")}
     return {name: None if part is None else json.loads(part.__getstate__()) for name, part in parts.items()}
