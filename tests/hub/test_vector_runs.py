@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,17 @@ def test_an_export_makes_the_folder_of_its_file(glove: Path, tmp_path: Path) -> 
     run = import_vectors(glove, tmp_path / "run")
     export_vectors(run, tmp_path / "new" / "deep" / "out.vec")
     assert len(read_vectors(tmp_path / "new" / "deep" / "out.vec").words) == 130
+
+
+def test_words_typed_as_jamo_are_words_of_a_text(tmp_path: Path) -> None:
+    """Every text is composed before it is cut into words: a vocabulary that is not would know none of them."""
+    words = [unicodedata.normalize("NFD", word) for word in ("빵집", "시장")]
+    write_vectors(WordVectors(words, np.eye(2, dtype=np.float32)), tmp_path / "jamo.vec", "word2vec")
+    assert read_vectors(tmp_path / "jamo.vec").vectors(["시장", words[0]]).tolist() == [[0, 1], [1, 0]]
+    run = import_vectors(tmp_path / "jamo.vec", tmp_path / "run")
+    tokenizer = run.tokenizer
+    assert [tokenizer.token(id) for id in tokenizer.encode(f"시장 {words[0]}").ids] == ["시장", "빵집"]
+    assert open_vectors(run.folder).vectors(["빵집"]).tolist() == [[1, 0]]
 
 
 def test_ngrams_from_none_on_are_ngrams_from_one_on(tmp_path: Path) -> None:

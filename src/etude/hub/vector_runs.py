@@ -1,13 +1,15 @@
 """Word vectors between files and runs, which tasks, `features` and `show` can use.
 
-An imported run has a word-level tokenizer: our special tokens, then the words of the file. Text is lower-cased where no
-word of the file has an upper-case letter. The output table, where the file holds none, is 0.
+An imported run has a word-level tokenizer: our special tokens, then the words of the file, composed (NFC) as every text
+is. Text is lower-cased where no word of the file has an upper-case letter. The output table, where the file holds none,
+is 0.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
 from etude.runs.run import Run, import_origin, write_run_files
 from etude.runs.staging import refuse_existing, staged_folder
+from etude.text.tokenizer.normalization import normalize_nfc
 from etude.text.tokenizer.special_tokens import TRAINED_SPECIALS
 from etude.text.tokenizer.token_strings import list_token_strings
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -43,6 +46,8 @@ def import_vectors(source: str | Path, out: str | Path, form: VectorFormat | Non
     form = form or detect_format(source)
     fasttext = read_fasttext(source) if form == "fasttext" else None
     vectors = fasttext.vectors() if fasttext else read_vectors(source, form)
+    if fasttext is None:  # n-grams of a fastText model are those of its own spelling
+        vectors = replace(vectors, words=[normalize_nfc(word) for word in vectors.words])
     if not vectors.words:
         raise UserError(f"{source} has no words. Is it the right file?")
     tokenizer = _make_tokenizer(vectors.words)

@@ -43,8 +43,12 @@ class WordVectors:
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """The row of each word; of a word that comes twice, the first."""
-        return {word: row for row, word in reversed(list(enumerate(self.words)))}
+        """The row of each word, also as NFC where a file has it decomposed; of a word that comes twice, the first."""
+        index = {word: row for row, word in reversed(list(enumerate(self.words)))}
+        for word, row in list(index.items()):
+            if (composed := normalize_nfc(word)) is not word:
+                index.setdefault(composed, row)
+        return index
 
     @cached_property
     def unit(self) -> np.ndarray:
