@@ -7,7 +7,7 @@ TRIALS is a file such as trials/encoder-20min.yaml: a recipe, the minutes of a t
 trials, each with settings that differ from the recipe's; `base` has none. TEXT is a text file, TASKS a folder with
 <task>/train.jsonl.xz and valid.jsonl.xz.
 
-First each trial is timed alone, in turns with the others and on its share of the cores, and the fastest of some short
+First each trial is timed alone, in turns with the others and on its share of the cores, and the median of some short
 measurements turns the minutes into steps: so `--parallel` trials may then share the machine, or one that is busy, and a
 slower shape still gets fewer steps. On a CPU that others use, too, seconds are those that the process had of its cores.
 Each trained model is fine-tuned on every task with every seed. Its score is the mean over tasks of the mean over seeds,
@@ -140,7 +140,7 @@ class Workshop:
         return folder
 
     def measure_speeds(self, trials: Iterable[Trial]) -> dict[str, dict[str, float]]:
-        """The fastest of some measurements of each trial, in turns; kept, so that a trial has the same steps again."""
+        """The median of some measurements of each trial, in turns; kept, so that a trial has the same steps again."""
         path = self.work / "speeds.json"
         speeds: dict[str, dict[str, float]] = json.loads(path.read_text()) if path.is_file() else {}
         missing = [trial for trial in trials if trial.name not in speeds]
@@ -153,7 +153,7 @@ class Workshop:
                 output = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=environment).stdout
                 found[trial.name].append(json.loads(output.splitlines()[-1]))
         for name, all_found in found.items():
-            speeds[name] = max(all_found, key=lambda one: one["tokens_per_second"])
+            speeds[name] = sorted(all_found, key=lambda one: one["tokens_per_second"])[len(all_found) // 2]
             rates = " ".join(f"{one['tokens_per_second']:,.0f}" for one in all_found)
             print(f"{name}: {rates} tokens/s, {speeds[name]['steps']} steps", flush=True)
         path.write_text(json.dumps(speeds, indent=1))

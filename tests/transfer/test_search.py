@@ -13,13 +13,16 @@ import pytest
 from typer.testing import CliRunner
 
 import etude
+from etude.cli.exits import BEGUN, INTERRUPTED, SUITE
+from etude.cli.main import app
 from etude.errors import UserError
 from etude.inference.opening import open_pretrained
 from etude.inference.task_model import TaskModel
-from etude.runs.run import Run
+from etude.runs.run import RECIPE, TRIALS, Run
 from etude.runs.task_plan import Plan
 from etude.train.loop import Loop
 from etude.transfer import search as trials
+from etude.transfer.suite import REQUEST
 
 Bases = Callable[[str], Path]
 Files = tuple[Path, Path]
@@ -123,6 +126,38 @@ def test_a_rate_is_given_once(rates: list[float], base: Bases, reviews: Files, t
     assert not (tmp_path / "x").exists()
 
 
+def test_ctrl_c_between_two_trials_says_how_to_go_on(
+    base: Bases, reviews: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended with "Stopped.", as if nothing had been saved."""
+    assert (*BEGUN, SUITE) == (RECIPE, TRIALS, REQUEST)
+    run_trial, count = trials._run_trial, [0]
+
+    def press(*arguments: Any) -> Run:
+        count[0] += 1
+        if count[0] == 2:
+            raise KeyboardInterrupt
+        return run_trial(*arguments)
+
+    monkeypatch.setattr(trials, "_run_trial", press)
+    out = tmp_path / "x"
+    words = ["finetune", str(base("static")), "classify", "--train", str(reviews[0]), "--dev", str(reviews[1])]
+    words += ["-o", str(out), "--lr", "0.03,0.06", "train.epochs=1", "-q"]
+    stopped = CliRunner().invoke(app, words)
+    assert (
+        stopped.exit_code == INTERRUPTED and f"Stopped. Go on with: etude finetune --resume {out}\n" in stopped.stderr
+    )
+    assert CliRunner().invoke(app, ["finetune", "--resume", str(out), "-q"]).exit_code == 0 and Run.open(out).finished
+
+    def press_at_once(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trials, "search", press_at_once)
+    words[words.index(str(out))] = str(tmp_path / "y")
+    stopped = CliRunner().invoke(app, words)
+    assert stopped.exit_code == 130 and stopped.stderr.endswith("\nStopped.\n"), "there is nothing to go on with"
+
+
 def test_dev_is_needed(base: Bases, reviews: Files, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--dev"):
         trials.search(base("static"), "classify", reviews[0], tmp_path / "x", dev=None, seeds=2)
@@ -162,7 +197,6 @@ def test_a_bad_search_leaves_nothing(
 
 
 def test_the_commands(base: Bases, reviews: Files, tmp_path: Path) -> None:
-    from etude.cli.main import app
 
     def etude(*words: object, text: str | None = None) -> str:
         done = CliRunner().invoke(app, [str(word) for word in words], input=text, catch_exceptions=False)

@@ -26,6 +26,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 import typer
 
 from etude.cli.activity import show_activity, until_first, yield_to
+from etude.cli.exits import exit_interrupted
 from etude.cli.words import parse_columns, parse_numbers, parse_share, parse_values, split_settings
 from etude.errors import UserError
 from etude.runs.model_folder import HUB, require_folder
@@ -55,6 +56,7 @@ class Command:
     grouped: bool = True  # settings have a group: model.layers
     prints_lines: bool = False  # progress is printed as whole lines, with silence between them
     rest: str = ""  # the option that takes places beyond those of the verb
+    resume: Callable[[Mapping[str, Any]], str] | None = None  # from the values: how work that was begun goes on, if any
 
     @property
     def called(self) -> str:
@@ -70,7 +72,10 @@ class Command:
             own = {name: values[name] for name in self._own_names if name in values}
             try:
                 self.present(Call(self, values), **own)
-            except KeyboardInterrupt:  # before there was anything to save
+            except KeyboardInterrupt:  # where no step was under way, whose end could have been waited for
+                advice = self.resume and self.resume(values)
+                if advice:
+                    exit_interrupted(f"\nStopped. {advice}")
                 typer.echo("\nStopped.", err=True)
                 raise typer.Exit(130) from None
 

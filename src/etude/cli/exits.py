@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import typer
 
 from etude.cli.printing import is_first_process
 
 INTERRUPTED = 3  # of work that was asked to stop: what is done is saved
+# files of a run and of a search, and of a suite, that were begun; where they are written they stand beside torch, which
+# takes seconds to load
+BEGUN, SUITE = ("recipe.yaml", "trials.json"), "suite_request.json"
 
 
 def exit_interrupted(message: str) -> NoReturn:
@@ -18,6 +22,16 @@ def exit_interrupted(message: str) -> NoReturn:
     if is_first_process():
         typer.echo(message, err=True)
     raise typer.Exit(INTERRUPTED)
+
+
+def advise_resuming(verb: str, values: Mapping[str, Any]) -> str:
+    """Say how a run goes on that a command has begun in `--resume` or `-o`; empty where it has not come to that."""
+    place = values.get("resume") or values.get("out")
+    folder = Path(place) if place else None
+    if folder is not None and (folder / SUITE).is_file():
+        return "The same command goes on."
+    is_begun = folder is not None and any((folder / name).is_file() for name in BEGUN)
+    return f"Go on with: etude {verb} --resume {folder}" if is_begun else ""
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from etude.cli.activity import show_activity
 from etude.cli.adapter import Call, Command
 from etude.cli.advice import advise_on_time, format_duration
 from etude.cli.bars import bars_shown
-from etude.cli.exits import exit_interrupted
+from etude.cli.exits import advise_resuming, exit_interrupted
 from etude.cli.printing import echo, is_first_process, make_console
 from etude.cli.transfer import print_task_run
 from etude.cli.words import split_settings
@@ -259,6 +260,13 @@ COMMANDS = (
         present_bench,
         usage="A recipe and a corpus are wanted at most, as 'bert-small data/books'",
     ),
-    Command(verbs.pretrain, present_pretrain, usage=USAGE, hint=HINT, missing="Say where the run goes: -o runs/NAME."),
-    Command(verbs.distill, present_distill, usage=USAGE, hint=HINT),
+    Command(
+        verbs.pretrain,
+        present_pretrain,
+        usage=USAGE,
+        hint=HINT,
+        missing="Say where the run goes: -o runs/NAME.",
+        resume=partial(advise_resuming, "pretrain"),
+    ),
+    Command(verbs.distill, present_distill, usage=USAGE, hint=HINT, resume=partial(advise_resuming, "pretrain")),
 )

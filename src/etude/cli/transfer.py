@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etude.cli.activity import show_activity
 from etude.cli.adapter import Call, Command
-from etude.cli.exits import exit_interrupted
+from etude.cli.exits import advise_resuming, exit_interrupted
 from etude.cli.printing import echo, is_first_process
 from etude.errors import UserError
 from etude.verbs import transfer as verbs
@@ -160,6 +161,7 @@ COMMANDS = (
         usage="A run and a task are wanted, for example 'runs/bert classify'",
         hint="'etude tasks' lists the tasks.",
         missing="Say what to learn from, and where the run goes: --train FILE -o runs/NAME.",
+        resume=partial(advise_resuming, "finetune"),
     ),
     Command(verbs.augment, present_augment),
     Command(verbs.prompt, present_prompt),
