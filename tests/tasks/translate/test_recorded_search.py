@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from etude.errors import UserError
 from etude.inference.translation import require_translator, translate_tokens
 from etude.models import encoder_decoder, recurrent_seq2seq
 from etude.models.seq2seq import Seq2Seq
@@ -166,3 +167,10 @@ def test_a_gpu_writes_what_a_cpu_does(convention: str) -> None:
         ]
     assert written["cpu"] == written["cuda"]
     assert isinstance(loaded.model, encoder_decoder.EncoderDecoder)
+
+
+@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
+def test_a_penalty_is_a_number_from_0_on(value: float) -> None:
+    for name in ("penalty", "coverage"):
+        with pytest.raises(UserError, match=f"{name}={value} is below 0 or not finite"):
+            Search(**{name: value})

@@ -16,6 +16,7 @@ Two conventions say how hypotheses compare and when a search ends:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -46,8 +47,8 @@ class Search:
         if not 1 <= self.best <= self.beams:
             raise UserError(f"best={self.best}: {self.beams} beams give from 1 to {self.beams} translations.")
         for name in ("penalty", "coverage"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name}={getattr(self, name)} is below 0: 0 leaves it out.")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UserError(f"{name}={getattr(self, name)} is below 0 or not finite: 0 leaves it out.")
         if self.convention == "generate" and self.coverage:
             raise UserError("coverage belongs to the convention wu: leave one of the two out.")
 
