@@ -11,7 +11,8 @@ First each trial is timed alone, in turns with the others and on its share of th
 measurements turns the minutes into steps: so `--parallel` trials may then share the machine, or one that is busy, and a
 slower shape still gets fewer steps. On a CPU that others use, too, seconds are those that the process had of its cores.
 Each trained model is fine-tuned on every task with every seed. Its score is the mean over tasks of the mean over seeds,
-on the `valid` files, so these choose and are no test. A trial's line goes to results/trials/RECIPE.jsonl; lines that
+on the `valid` files, so these choose and are no test. Where a file has no tasks, the loss on held-out text decides:
+for trials of one objective and one tokenizer. A trial's line goes to results/trials/RECIPE.jsonl; lines that
 are there are not repeated. --until begins no trial that would not end by then; what WORK holds of an interrupted one is
 used by the next call.
 """
@@ -223,8 +224,26 @@ def mean_score(scores: Mapping[str, list[float]]) -> float:
     return statistics.fmean(statistics.fmean(values) for values in scores.values())
 
 
+def format_losses(results: list[dict[str, Any]]) -> str:
+    """One line a trial without tasks, by the loss on the held-out text, the best first."""
+    lines = ["trial | held-out loss | tokens | steps | settings"]
+    for one in sorted(results, key=lambda one: one["valid"]["loss"]):
+        settings = " ".join(f"{key}={value}" for key, value in one["set"].items())
+        row = [
+            one["trial"],
+            f"{one['valid']['loss']:.3f}",
+            f"{one['valid']['tokens']:,}",
+            f"{one['steps']:g}",
+            settings,
+        ]
+        lines.append(" | ".join(row))
+    return "\n".join(lines)
+
+
 def format_table(results: list[dict[str, Any]]) -> str:
     """One line a trial, the best first, with the difference from `base` and its standard error over tasks and seeds."""
+    if not results[0]["scores"]:
+        return format_losses(results)
     base = next((one["scores"] for one in results if one["trial"] == "base"), None)
     tasks = list(results[0]["scores"])
     lines = [" | ".join(["trial", *tasks, "mean", "beside base", "steps", "settings"])]
@@ -265,7 +284,8 @@ def run_trials(plan: Plan, arguments: argparse.Namespace, path: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(result | machine) + "\n")
-        print(f"{trial.name}: {mean_score(result['scores']):.2f} after {result['seconds']} s", flush=True)
+        score = mean_score(result["scores"]) if plan.tasks else result["valid"]["loss"]
+        print(f"{trial.name}: {score:.3f} after {result['seconds']} s", flush=True)
 
     with ThreadPoolExecutor(arguments.parallel) as pool:
         list(pool.map(run_one, trials))

@@ -48,3 +48,11 @@ def test_the_table_has_the_best_first_and_compares_seed_by_seed() -> None:
     rows = format_table(results).splitlines()
     assert [row.split(" | ")[0] for row in rows] == ["trial", "better", "base", "worse"]
     assert "+3.0 ± 0.4" in rows[1] and "-1.0 ± 1.0" in rows[3]
+
+
+def test_without_tasks_the_held_out_loss_decides() -> None:
+    def line(name: str, loss: float) -> dict[str, Any]:
+        return {"trial": name, "scores": {}, "valid": {"loss": loss, "tokens": 4096}, "steps": 1, "set": {"a.b": 2}}
+
+    rows = format_table([line("base", 5.0), line("better", 4.75)]).splitlines()
+    assert rows[1] == "better | 4.750 | 4,096 | 1 | a.b=2" and rows[2].startswith("base | 5.000")
