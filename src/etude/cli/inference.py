@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json as jsons
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.cli.adapter import Call, Command
-from etude.cli.printing import echo
+from etude.cli.printing import echo, to_json
 from etude.errors import UserError
 from etude.verbs import inference as verbs
 from etude.verbs.text_sources import explain_encoding
@@ -31,7 +30,7 @@ def present_evaluate(call: Call[dict[str, Score]], *, json: bool = False) -> Non
     """
     scores = call()
     if json:
-        echo(jsons.dumps({name: score.json() for name, score in scores.items()}))
+        echo(to_json({name: score.json() for name, score in scores.items()}))
         return
     width = max(map(len, scores))
     for name, score in scores.items():
@@ -40,7 +39,7 @@ def present_evaluate(call: Call[dict[str, Score]], *, json: bool = False) -> Non
 
 def present_predict(call: Call[Iterator[dict[str, Any]]]) -> None:
     for answer in call():
-        sys.stdout.write(jsons.dumps(answer, ensure_ascii=False) + "\n")
+        sys.stdout.write(to_json(answer) + "\n")
         sys.stdout.flush()
 
 

@@ -7,6 +7,8 @@ file or a pipe the text goes as it is.
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import sys
 from collections.abc import Iterable
@@ -23,6 +25,22 @@ KEPT = "\n\t"
 def is_first_process() -> bool:
     """Whether this process prints for all: the only one, or of several under torchrun the first."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def to_json(values: object) -> str:
+    """Return values as JSON, which has no infinity: a number that is not finite becomes null."""
+    try:
+        return json.dumps(values, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(_without_nonfinite(values), ensure_ascii=False, allow_nan=False)
+
+
+def _without_nonfinite(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _without_nonfinite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nonfinite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def escape_controls(text: str) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json as jsons
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from etude.cli.adapter import Call, Command
 from etude.cli.graph import present_graph
-from etude.cli.printing import echo, make_console
+from etude.cli.printing import echo, make_console, to_json
 from etude.errors import UserError
 from etude.verbs import show as verbs
 from etude.verbs.limits import require_at_least
@@ -54,7 +53,7 @@ def present_attention(call: Call[Attention], *, head: int | None = None, top: in
         values = {"tokens": attention.tokens, "weights": attention.weights[layers].tolist(), **habits}
         if attention.keys is not None:
             values["keys"] = attention.keys
-        echo(jsons.dumps(values, ensure_ascii=False))
+        echo(to_json(values))
     elif layer is not None and head is not None:
         echo(describe_head(attention, layer, head, top))
     else:
@@ -83,7 +82,7 @@ def present_batch(call: Call[TrainingBatch], *, tokens: int = 120, json: bool = 
         echo(f"{call.options['out']}: open it in a browser", err=True)
     elif json:
         head = {"recipe": batch.recipe.name, "step": batch.step, "rows": batch.rows}
-        echo(jsons.dumps({**head, **view_json(batch.view, batch.names)}, ensure_ascii=False))
+        echo(to_json({**head, **view_json(batch.view, batch.names)}))
     else:
         console = make_console(soft_wrap=True)
         console.print(f"{batch.recipe.name}, step {batch.step}: {batch.describe()[0]}")
@@ -100,7 +99,7 @@ def present_mix(call: Call[list[Mix]], *, json: bool = False) -> None:
     mixes = call()
     from etude.view.mix import format_mixes
 
-    echo("\n".join(jsons.dumps(mix.json()) for mix in mixes) if json else format_mixes(mixes))
+    echo("\n".join(to_json(mix.json()) for mix in mixes) if json else format_mixes(mixes))
 
 
 def present_heads(call: Call[HeadReport], *, top: int = 20) -> None:
@@ -133,7 +132,7 @@ def present_paths(call: Call[PathExplanation], *, top: int = 3, json: bool = Fal
     if call.options["out"] is not None:
         echo(f"{call.options['out']}: open it in a browser", err=True)
     elif json:
-        echo(jsons.dumps(explanation.json(), ensure_ascii=False))
+        echo(to_json(explanation.json()))
     else:
         echo(describe_paths(explanation, top))
 
@@ -162,7 +161,7 @@ def present_scores(call: Call[list[Similarity | Analogies]], *, json: bool = Fal
     from etude.view.word_scores import describe
 
     for score in scores:
-        echo(jsons.dumps(score.json()) if json else describe(score))
+        echo(to_json(score.json()) if json else describe(score))
 
 
 def present_unknown(call: Call[Coverage], *, top: int = 20) -> None:

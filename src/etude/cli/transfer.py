@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from etude.cli.activity import show_activity
 from etude.cli.adapter import Call, Command
 from etude.cli.exits import advise_resuming, exit_interrupted
-from etude.cli.printing import echo, is_first_process
+from etude.cli.printing import echo, is_first_process, to_json
 from etude.errors import UserError
 from etude.verbs import transfer as verbs
 
@@ -107,10 +106,6 @@ def present_prompt(call: Call[PromptResult], *, json: bool = False) -> None:
 
     result = call(on_progress=print_progress)
     echo(to_json(result.json()) if json else prompt_table(result))
-
-
-def to_json(values: object) -> str:
-    return json.dumps(values, ensure_ascii=False)
 
 
 RULES = {
