@@ -47,6 +47,17 @@ def test_a_worker_that_is_killed_is_one_message_and_what_is_done_stays(
     assert as_bytes(tmp_path / "c") == as_bytes(tmp_path / "whole")
 
 
+def test_what_a_killed_worker_was_not_sent_is_dropped() -> None:
+    """Closing its pipe ended in another error, which hid the message."""
+    with pytest.raises(WorkerError, match="killed"), WorkerPool(1) as pool:
+        process = pool.processes[0]
+        process.kill()
+        process.wait()
+        assert process.stdin is not None
+        process.stdin.write(b"it stays in the buffer")
+        raise WorkerError("killed")
+
+
 MEASURED = """
 import re, resource, sys
 from pathlib import Path

@@ -10,6 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -135,7 +136,8 @@ class WorkerPool:
             for process in self.processes:
                 for pipe in (process.stdin, process.stdout):
                     if pipe is not None:
-                        pipe.close()
+                        with suppress(BrokenPipeError):  # what a killed worker was not sent any more
+                            pipe.close()
 
 
 def check_result(result: messages.Message) -> messages.Message:
