@@ -227,13 +227,13 @@ def mean_score(scores: Mapping[str, list[float]]) -> float:
 def format_losses(results: list[dict[str, Any]]) -> str:
     """One line a trial without tasks, by the loss on the held-out text, the best first."""
     lines = ["trial | held-out loss | tokens | steps | settings"]
-    for one in sorted(results, key=lambda one: one["valid"]["loss"]):
-        settings = " ".join(f"{key}={value}" for key, value in one["set"].items())
+    for result in sorted(results, key=lambda result: result["valid"]["loss"]):
+        settings = " ".join(f"{key}={value}" for key, value in result["set"].items())
         row = [
-            one["trial"],
-            f"{one['valid']['loss']:.3f}",
-            f"{one['valid']['tokens']:,}",
-            f"{one['steps']:g}",
+            result["trial"],
+            f"{result['valid']['loss']:.3f}",
+            f"{result['valid']['tokens']:,}",
+            f"{result['steps']:g}",
             settings,
         ]
         lines.append(" | ".join(row))
@@ -244,19 +244,26 @@ def format_table(results: list[dict[str, Any]]) -> str:
     """One line a trial, the best first, with the difference from `base` and its standard error over tasks and seeds."""
     if not results[0]["scores"]:
         return format_losses(results)
-    base = next((one["scores"] for one in results if one["trial"] == "base"), None)
+    base = next((result["scores"] for result in results if result["trial"] == "base"), None)
     tasks = list(results[0]["scores"])
     lines = [" | ".join(["trial", *tasks, "mean", "beside base", "steps", "settings"])]
-    for one in sorted(results, key=lambda one: -mean_score(one["scores"])):
-        cells = [f"{statistics.fmean(one['scores'][task]):.1f}" for task in tasks]
+    for result in sorted(results, key=lambda result: -mean_score(result["scores"])):
+        cells = [f"{statistics.fmean(result['scores'][task]):.1f}" for task in tasks]
         beside = ""
-        if base is not None and one["trial"] != "base":
-            gaps = [a - b for task in tasks for a, b in zip(one["scores"][task], base[task], strict=True)]
+        if base is not None and result["trial"] != "base":
+            gaps = [a - b for task in tasks for a, b in zip(result["scores"][task], base[task], strict=True)]
             error = statistics.stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else float("nan")
             beside = f"{statistics.fmean(gaps):+.1f} ± {error:.1f}"
-        settings = " ".join(f"{key}={value}" for key, value in one["set"].items())
-        settings += f" {one['tokenizer']}" if one["tokenizer"] else ""
-        row = [one["trial"], *cells, f"{mean_score(one['scores']):.2f}", beside, f"{one['steps']:g}", settings.strip()]
+        settings = " ".join(f"{key}={value}" for key, value in result["set"].items())
+        settings += f" {result['tokenizer']}" if result["tokenizer"] else ""
+        row = [
+            result["trial"],
+            *cells,
+            f"{mean_score(result['scores']):.2f}",
+            beside,
+            f"{result['steps']:g}",
+            settings.strip(),
+        ]
         lines.append(" | ".join(row))
     return "\n".join(lines)
 

@@ -80,9 +80,8 @@ def to_published(
         return None
     settings = recipe.model_settings(transformer.Settings)
     notes: tuple[str, ...] = ()
-    if trim and tokenizer.vocab < (settings.vocab or 0):
-        tensors, notes = trim_vocab(tensors, tokenizer.vocab)
-        settings = settings.model_copy(update={"vocab": tokenizer.vocab})
+    if trim:
+        settings, tensors, notes = _trim_to_tokenizer(settings, tensors, tokenizer)
     source = f"recipe {recipe.name} as {family.system}"
     generator = {name: tensor for name, tensor in tensors.items() if name.startswith(f"objective.{GENERATOR}")}
     own = {name: tensor for name, tensor in tensors.items() if name not in generator}
@@ -117,23 +116,18 @@ def to_published(
     return replace(published, files=files, submodels=submodels, notes=notes)
 
 
-def to_published_encoder(
-    recipe: Recipe, tensors: Mapping[str, Tensor], tokenizer: Tokenizer, *, trim: bool = False
-) -> PublishedModel | None:
+def to_published_encoder(recipe: Recipe, tensors: Mapping[str, Tensor], tokenizer: Tokenizer) -> PublishedModel | None:
     """Return the encoder of a discriminator that has no class with its head: that is of no use after pre-training.
 
     None where there is no class for the encoder either, or where the objective is another, whose head is what the model
-    predicts by. `tensors` and `trim` are those of `to_published`.
+    predicts by. `tensors` are those of `to_published`; rows without a token are left out.
     """
     family, _ = match_encoder(recipe)
     if family is None or not recipe.has_objective("replaced"):
         return None
     settings = recipe.model_settings(transformer.Settings)
-    own = {name: tensor for name, tensor in tensors.items() if name.startswith("model.")}
-    notes: tuple[str, ...] = ()
-    if trim and tokenizer.vocab < (settings.vocab or 0):
-        own, notes = trim_vocab(own, tokenizer.vocab)
-        settings = settings.model_copy(update={"vocab": tokenizer.vocab})
+    encoder = {name: tensor for name, tensor in tensors.items() if name.startswith("model.")}
+    settings, own, notes = _trim_to_tokenizer(settings, encoder, tokenizer)
     published = _publish_part(family, family.table, settings, own, tokenizer, f"recipe {recipe.name}'s encoder")
     files = make_tokenizer_configs(tokenizer, settings.context, segments=settings.segments > 1)
     left_out = (
@@ -175,6 +169,16 @@ def special_token_ids(special: Specials, causal: bool) -> dict[str, int | None]:
         return {"pad_token_id": special.pad, "bos_token_id": special.end, "eos_token_id": special.end}
     ends = {"bos_token_id": special.start, "eos_token_id": special.separator}
     return {"pad_token_id": special.pad, **ends, "cls_token_id": special.start, "sep_token_id": special.separator}
+
+
+def _trim_to_tokenizer(
+    settings: transformer.Settings, tensors: Mapping[str, Tensor], tokenizer: Tokenizer
+) -> tuple[transformer.Settings, Mapping[str, Tensor], tuple[str, ...]]:
+    """Leave out the rows of the vocabulary for which the tokenizer has no token, with a note where there were any."""
+    if tokenizer.vocab >= (settings.vocab or 0):
+        return settings, tensors, ()
+    trimmed, notes = trim_vocab(tensors, tokenizer.vocab)
+    return settings.model_copy(update={"vocab": tokenizer.vocab}), trimmed, notes
 
 
 def trim_vocab(tensors: Mapping[str, Tensor], vocab: int) -> tuple[dict[str, Tensor], tuple[str, ...]]:

@@ -62,7 +62,7 @@ def export_run(run: Run | str | Path, out: str | Path) -> PublishedModel:
     else:
         reason = describe_mismatch(recipe, tensors)
     tokenizer = _add_framing(recipe, run.tokenizer)
-    published = to_published_encoder(recipe, tensors, tokenizer, trim=True) if reason and not is_translator else None
+    published = to_published_encoder(recipe, tensors, tokenizer) if reason and not is_translator else None
     if reason and published is None:
         raise UserError(f"{run.folder} cannot be exported to transformers: {reason}.")
     if is_translator:

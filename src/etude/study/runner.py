@@ -291,12 +291,12 @@ def _tell_unplanned(imported: frozenset[str], plans: Sequence[Plan], on_progress
     versions = sorted({result["versions"] for result in done if "versions" in result})
     known = {"", *(cell.text for plan in plans for cell in plan.cells.values())}
     foreign = sum(result.get("kind") in PRETRAININGS and result.get("text", "") not in known for result in done)
-    told = f" {foreign} pre-trainings among them read another text, or one with other tokens." if foreign else ""
+    text_note = f" {foreign} pre-trainings among them read another text, or one with other tokens." if foreign else ""
     on_progress(
         f"{len(others)} of {len(imported)} imported cells are not among those planned here: their settings, text, "
         f"data, code or torch are others. Theirs: {'; '.join(versions) or 'no version is told'}; here: torch "
-        f"{plans[0].machine.torch_version}.{told} (--report plans with the torch of the archive, --any-version takes "
-        "cells of every version of code and torch.)"
+        f"{plans[0].machine.torch_version}.{text_note} (--report plans with the torch of the archive, --any-version "
+        "takes cells of every version of code and torch.)"
     )
 
 
