@@ -11,12 +11,12 @@
 #
 # DATA holds tasks/NAME/{train,valid}.jsonl.xz and corpora/ (benchmarks/pick_tasks.py), TEXT is the text of the studies; cells
 # that are there already count for the same text alone (benchmarks/results/cells/README.md). WORK outlives a checkout that is sent anew: the code runs from a copy in it. MODE=gpu-start, PARALLEL=6,
-# MINUTES=27 (from `begin` on, after which nothing is begun), WORKERS=3 (cells of the study at once) are the defaults. Two cores
-# belong to each pick, the others to tests and study. Results: `pick_tasks.py --merge OUT/picks`, `etude study --import-cells`.
+# SHARE=1, MINUTES=27 (from `begin` on, after which nothing is begun), WORKERS=3 (cells of the study at once) are the defaults. Two
+# cores belong to SHARE picks, the others to tests and study. Results: `pick_tasks.py --merge OUT/picks`, `etude study --import-cells`.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
-mode=${MODE:-gpu-start} parallel=${PARALLEL:-6} minutes=${MINUTES:-27} workers=${WORKERS:-3}
+mode=${MODE:-gpu-start} parallel=${PARALLEL:-6} minutes=${MINUTES:-27} workers=${WORKERS:-3} share=${SHARE:-1}
 wheels_for=(--python-version 3.12 --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64
     --platform manylinux_2_28_x86_64 --only-binary=:all: --no-deps)
 
@@ -61,7 +61,8 @@ left() { # minutes until nothing is to be under way
     echo $((minutes - ($(date +%s) - $(cat "$work/begun")) / 60))
 }
 last=$(($(nproc) - 1))
-picks_cores=0-$((2 * parallel - 1)) other_cores=$((2 * parallel > last ? last : 2 * parallel))-$last
+used=$((2 * parallel / share))  # cores of picks
+other_cores=$((used > last ? last : used))-$last
 
 begin() { # FOLDER
     date +%s > "$work/begun"
@@ -69,23 +70,35 @@ begin() { # FOLDER
     git -C "$root" rev-parse --short HEAD > "$work/commit" 2> /dev/null || echo "${COMMIT:-unknown}" > "$work/commit"
     mkdir -p "$work/tree"; (cd "$root" && tar cf - --exclude="./$(basename "$1")" --exclude=./.git .) | tar xf - -C "$work/tree"
     cp -r "$1/minilm" "$work/"; xz -df "$work/minilm/model.safetensors.xz"
-    nvidia-cuda-mps-control -d || true  # one runs already
     # compiled kernels are tested as a user runs them: without MPS
-    CUDA_MPS_PIPE_DIRECTORY="$work/no-mps" detach tests "$other_cores" \
-        python -m pytest -q -p no:cacheprovider -m gpu -n 4 --continue-on-collection-errors
+    CUDA_MPS_PIPE_DIRECTORY="$work/no-mps" detach tests "${TEST_CORES:-$other_cores}" \
+        python -m pytest -q -p no:cacheprovider -m gpu -n "${TEST_PROCESSES:-4}" --continue-on-collection-errors
 }
 
 picks() { # FOLDER
     cp -r "$1/pick" "$work/"; mv "$work/minilm" "$work/pick/"
-    cp "$1/text.1/text.xz" "$work/text.xz"
-    detach picks "$picks_cores" python benchmarks/pick_tasks.py "$work/pick" --mode "$mode" --parallel "$parallel" --cores 2 \
-        --limit-minutes "$(left)" --write "$work/picks" --work "$work/pick-runs" --commit "$(cat "$work/commit")"
+    if [ -e "$1/text.1/text.xz" ]; then cp "$1/text.1/text.xz" "$work/text.xz"; fi
+    # MPS takes 48 processes, a pick has two or three of them: a daemon for every 16 picks, each with tasks and cores of its own
+    local tasks daemons=$(((parallel + 15) / 16)) number each first
+    tasks=($(cd "$work/pick/tasks" && ls))
+    each=$((parallel / daemons))
+    for ((number = 0; number < daemons; number++)); do
+        local mine=()
+        for ((first = number; first < ${#tasks[@]}; first += daemons)); do mine+=("${tasks[first]}"); done
+        export CUDA_MPS_PIPE_DIRECTORY="$work/mps.$number" CUDA_MPS_LOG_DIRECTORY="$work/mps.$number.log"
+        mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"; nvidia-cuda-mps-control -d
+        first=$((number * each / share * 2))
+        detach "picks.$number" "$first-$((first + each / share * 2 - 1))" python benchmarks/pick_tasks.py "$work/pick" \
+            --mode "$mode" --parallel "$each" --cores 2 --share "$share" --at-once "$parallel" --tasks "${mine[@]}" \
+            --limit-minutes "$(left)" --write "$work/picks/$number" --work "$work/pick-runs" --commit "$(cat "$work/commit")"
+    done
 }
 
 study() { # FOLDER NAME...
     cp -r "$1/tasks" "$work/"; cat "$1/text.2/text.xz" >> "$work/text.xz"; shift
     { xz -dc "$work/text.xz" || true; } > "$work/text.txt"
     local earlier=()
+    nvidia-cuda-mps-control -d || true  # one runs already
     for cells in "$work"/tree/benchmarks/results/cells/*.zip; do earlier+=(--import "$cells"); done
     detach study "$other_cores" python benchmarks/studies_gpu.py "$work/text.txt" "$work/tasks" "$work/study" \
         --vocab "$work/tasks/vocab.txt" --work "$work/study-runs" --minutes "$(left)" --workers "$workers" --studies "$@" \
@@ -95,19 +108,18 @@ study() { # FOLDER NAME...
 wait_for_all() { # OUT SECONDS
     local out=$1 end=$((SECONDS + $2)) name
     while [ $SECONDS -lt "$end" ] && [ -n "$(running)" ]; do sleep 3; done
-    for name in tests picks study; do
-        [ -e "$work/$name.log" ] && { echo "== $name"; tail -n "${LINES_EACH:-12}" "$work/$name.log"; }
+    for name in "$work"/*.log; do
+        [ -f "$name" ] && { echo "== $(basename "$name")"; tail -n "${LINES_EACH:-12}" "$name"; }
     done
-    [ -e "$work/study/log.txt" ] && tail -n 5 "$work/study/log.txt"
+    if [ -e "$work/study/log.txt" ]; then tail -n 5 "$work/study/log.txt"; fi
     mkdir -p "$out"
-    (cd "$work" && tar czf "$out/results.tgz" --ignore-failed-read ./*.log $(ls -d picks study 2> /dev/null))
+    (cd "$work" && tar czf "$out/results.tgz" --ignore-failed-read $(find . -maxdepth 1 -name '*.log' -type f) $(ls -d picks study 2> /dev/null))
     echo "$(left) minutes left; under way: $(running)"
 }
 running() {
-    local name pid
-    for name in tests picks study; do
-        pid=$(cat "$work/$name.pid" 2> /dev/null) || continue
-        kill -0 "$pid" 2> /dev/null && echo -n "$name "
+    local name
+    for name in "$work"/*.pid; do
+        [ -f "$name" ] && kill -0 "$(cat "$name")" 2> /dev/null && echo -n "$(basename "$name" .pid) "
     done
     return 0
 }

@@ -155,7 +155,8 @@ def run_picks(
     ]
     bench = Bench(
         options.data, options.work, minilm and minilm.resolve(), store, options.commit or describe_commit(),
-        group_cores(options.parallel, options.cores), options.keep, say=lambda line: print(line, flush=True),
+        group_cores(options.parallel, options.cores, options.share), options.keep,
+        say=lambda line: print(line, flush=True), at_once=options.at_once,
     )  # fmt: skip
     count = run_jobs(bench, jobs, end)
     if count:
@@ -185,6 +186,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="of one pick, in place of the mode's")
     parser.add_argument("--parallel", type=int, help="picks at once, each on its own cores; 1, or those of the visit")
     parser.add_argument("--cores", type=int, help="of one pick: 2, or on a GPU all that are there")
+    parser.add_argument("--share", type=int, default=1, help="picks at once on the same cores")
+    parser.add_argument("--at-once", type=int, help="picks on this machine, with those of other processes; recorded")
     parser.add_argument("--limit-minutes", type=float, help="begin no pick that would not end in time")
     parser.add_argument("--minilm", type=Path, help="folder of the weights; DATA/minilm or the package's if not given")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of results")

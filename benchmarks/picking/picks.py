@@ -71,14 +71,19 @@ class Bench:
     keeps_folders: bool
     program: Sequence[str] = (sys.executable, "-m", "etude")
     say: Callable[[str], None] = print
+    at_once: int | None = None  # with those that other processes run; None: those of `groups`
 
 
-def group_cores(parallel: int, cores: int) -> list[list[int]]:
-    """Cut the cores this process may use into groups of their own."""
-    usable = sorted(os.sched_getaffinity(0))
-    if parallel * cores > len(usable):
-        sys.exit(f"--parallel {parallel} --cores {cores} need {parallel * cores} cores, and {len(usable)} are usable.")
-    return [usable[number * cores : (number + 1) * cores] for number in range(parallel)]
+def group_cores(parallel: int, cores: int, share: int = 1) -> list[list[int]]:
+    """Cut the cores this process may use into groups: one for every `share` picks that run at once."""
+    usable, count = sorted(os.sched_getaffinity(0)), -(-parallel // share)
+    if count * cores > len(usable):
+        shared = f" --share {share}" if share > 1 else ""
+        sys.exit(
+            f"--parallel {parallel} --cores {cores}{shared} need {count * cores} cores, and {len(usable)} are usable."
+        )
+    groups = [usable[number * cores : (number + 1) * cores] for number in range(count)]
+    return [groups[number % count] for number in range(parallel)]
 
 
 def run_jobs(bench: Bench, jobs: Sequence[Job], end: float | None) -> int:
@@ -155,7 +160,9 @@ def run_job(bench: Bench, job: Job, cores: Sequence[int]) -> Result:
         seconds = seconds or time.monotonic() - start_time
         error = f"{type(failure).__name__}: {_last_lines(folder)}"
     details, winner = _read_outcome(folder / "out" / "results.json")
-    hardware = describe_machine(len(cores), mode.device or "gpu") + f", {len(bench.groups)} at once"
+    sharing = sum(group == cores for group in bench.groups)
+    hardware = describe_machine(len(cores), mode.device or "gpu") + f", {bench.at_once or len(bench.groups)} at once"
+    hardware += f", {sharing} on the same cores" if sharing > 1 else ""
     if not bench.keeps_folders and error is None:
         shutil.rmtree(folder)
     return Result(
