@@ -4,14 +4,15 @@
 # Here, once, in some minutes and with a network: what the machine lacks, in folders small enough to travel one or two at a time.
 #   bash benchmarks/bare_gpu.sh pack DATA TEXT FOLDER     wheels, minilm, pick, text.1, text.2, tasks in FOLDER
 # There, in a checkout, as soon as the folders named have come; each returns at once, and what it began goes on:
-#   bash benchmarks/bare_gpu.sh begin FOLDER WORK         wheels, minilm: install, start MPS and `pytest -m gpu`
+#   bash benchmarks/bare_gpu.sh begin FOLDER WORK         wheels, minilm: install
+#   bash benchmarks/bare_gpu.sh tests FOLDER WORK         start `pytest -m gpu`
 #   bash benchmarks/bare_gpu.sh picks FOLDER WORK         pick, text.1: start picks of --mode MODE, PARALLEL at once
 #   bash benchmarks/bare_gpu.sh study FOLDER WORK NAME... text.2, tasks: prepare the text, start these studies
 #   bash benchmarks/bare_gpu.sh wait WORK OUT SECONDS     wait, say how far all are, put results into OUT/results.tgz
 #
 # DATA holds tasks/NAME/{train,valid}.jsonl.xz and corpora/ (benchmarks/pick_tasks.py), TEXT is the text of the studies; cells
 # that are there already count for the same text alone (benchmarks/results/cells/README.md). WORK outlives a checkout that is sent anew: the code runs from a copy in it. MODE=gpu-start, PARALLEL=6,
-# SHARE=1, MINUTES=27 (from `begin` on, after which nothing is begun), WORKERS=3 (cells of the study at once) are the defaults. Two
+# SHARE=1, PICK_MINUTES (the mode's), MINUTES=27 (from `begin` on, after which nothing is begun), WORKERS=3 (cells of the study at once) are the defaults. Two
 # cores belong to SHARE picks, the others to tests and study. Results: `pick_tasks.py --merge OUT/picks`, `etude study --import-cells`.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -53,7 +54,7 @@ P
 
 detach() { # NAME CORES COMMAND...: in a process of its own, from the copied code, with its messages in WORK/NAME.log
     local name=$1 cores=$2; shift 2
-    (cd "$work/tree" && PYTHONPATH="$work/tree/src" PYTHONUNBUFFERED=1 setsid nohup taskset -c "$cores" "$@" \
+    (cd "$work/tree" && PYTHONPATH="$work/tree/src:$work/packages" PYTHONUNBUFFERED=1 setsid nohup taskset -c "$cores" "$@" \
         > "$work/$name.log" 2>&1 < /dev/null & echo $! > "$work/$name.pid")
     echo "$name: began $(($(date +%s) - $(cat "$work/begun"))) s after the beginning"
 }
@@ -66,11 +67,15 @@ other_cores=$((used > last ? last : used))-$last
 
 begin() { # FOLDER
     date +%s > "$work/begun"
-    pip install -q --no-index --no-deps "$1"/wheels/*.whl
+    # pip may belong to another Python than the one with torch: a wheel is a zip, and a folder on the path will do
+    for wheel in "$1"/wheels/*.whl; do python -m zipfile -e "$wheel" "$work/packages"; done
     git -C "$root" rev-parse --short HEAD > "$work/commit" 2> /dev/null || echo "${COMMIT:-unknown}" > "$work/commit"
     mkdir -p "$work/tree"; (cd "$root" && tar cf - --exclude="./$(basename "$1")" --exclude=./.git .) | tar xf - -C "$work/tree"
     cp -r "$1/minilm" "$work/"; xz -df "$work/minilm/model.safetensors.xz"
-    # compiled kernels are tested as a user runs them: without MPS
+    (cd "$work/tree" && PYTHONPATH="$work/tree/src:$work/packages" python -c "import etude.cli.main, pydantic, seqeval; print(\"pydantic\", pydantic.VERSION)")
+}
+
+tests() { # FOLDER: compiled kernels are tested as a user runs them, without MPS
     CUDA_MPS_PIPE_DIRECTORY="$work/no-mps" detach tests "${TEST_CORES:-$other_cores}" \
         python -m pytest -q -p no:cacheprovider -m gpu -n "${TEST_PROCESSES:-4}" --continue-on-collection-errors
 }
@@ -89,7 +94,7 @@ picks() { # FOLDER
         mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"; nvidia-cuda-mps-control -d
         first=$((number * each / share * 2))
         detach "picks.$number" "$first-$((first + each / share * 2 - 1))" python benchmarks/pick_tasks.py "$work/pick" \
-            --mode "$mode" --parallel "$each" --cores 2 --share "$share" --at-once "$parallel" --tasks "${mine[@]}" \
+            --mode "$mode" --parallel "$each" --cores 2 --share "$share" --at-once "$parallel" ${PICK_MINUTES:+--minutes "$PICK_MINUTES"} --tasks "${mine[@]}" \
             --limit-minutes "$(left)" --write "$work/picks/$number" --work "$work/pick-runs" --commit "$(cat "$work/commit")"
     done
 }
@@ -124,12 +129,12 @@ running() {
     return 0
 }
 
-command=${1:?pack, begin, picks, study or wait}; shift
+command=${1:?pack, begin, tests, picks, study or wait}; shift
 case $command in
 pack) pack "${1:?DATA}" "${2:?TEXT}" "${3:?FOLDER}" ;;
-begin | picks | study)
+begin | tests | picks | study)
     folder=$(cd "${1:?FOLDER}" && pwd); mkdir -p "${2:?WORK}"; work=$(cd "$2" && pwd); shift 2
     "$command" "$folder" "$@" ;;
 wait) work=$(cd "${1:?WORK}" && pwd); wait_for_all "${2:?OUT}" "${3:?SECONDS}" ;;
-*) echo "pack, begin, picks, study or wait, not $command" >&2; exit 2 ;;
+*) echo "pack, begin, tests, picks, study or wait, not $command" >&2; exit 2 ;;
 esac
