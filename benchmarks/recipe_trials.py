@@ -12,9 +12,9 @@ measurements turns the minutes into steps: so `--parallel` trials may then share
 slower shape still gets fewer steps. On a CPU that others use, too, seconds are those that the process had of its cores.
 Each trained model is fine-tuned on every task with every seed. Its score is the mean over tasks of the mean over seeds,
 on the `valid` files, so these choose and are no test. Where a file has no tasks, the loss on held-out text decides:
-for trials of one objective and one tokenizer. A trial's line goes to results/trials/RECIPE.jsonl; lines that
-are there are not repeated. --until begins no trial that would not end by then; what WORK holds of an interrupted one is
-used by the next call.
+for trials of one objective and one tokenizer. A trial's line goes to results/trials/RECIPE.jsonl; lines that are there
+for as many minutes are not repeated. --until begins no trial that would not end by then; what WORK holds of an
+interrupted one is used by the next call.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def format_table(results: list[dict[str, Any]]) -> str:
 
 def run_trials(plan: Plan, arguments: argparse.Namespace, path: Path) -> None:
     start = time.monotonic()
-    done = {one["trial"] for one in read_results(path)}
+    done = {one["trial"] for one in read_results(path) if one["minutes"] == plan.minutes}
     trials = [trial for trial in plan.trials if trial.name not in done]
     trials = [trial for trial in trials if not arguments.only or trial.name in arguments.only]
     workshop, machine, longest, lock = Workshop(plan, arguments), describe_machine(), [0.0], threading.Lock()
@@ -318,7 +318,7 @@ def main() -> None:
             parser.error("name TEXT, TASKS and WORK")
         arguments.work.mkdir(parents=True, exist_ok=True)
         run_trials(plan, arguments, path)
-    results = read_results(path)
+    results = [one for one in read_results(path) if one["minutes"] == plan.minutes]
     print(format_table(results) if results else "There are no results yet.")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.pick import fine_tuning, pace, selection
+from etude.pick import fine_tuning, pace, rounds, selection
 from etude.pick.contenders import LENGTHS, TUNED_MARGIN, ProbeContender, TunedContender, _task_overrides
 from etude.pick.data import PickData
 from etude.pick.encoders import Encoder
@@ -19,9 +19,11 @@ from etude.pick.fine_tuning import choose_length, measure_ratio, run_longer, run
 from etude.pick.labels import read_labels
 from etude.pick.pace import FRESH
 from etude.pick.race import Entry, Race
-from etude.pick.stages import is_ahead, use_time_left
+from etude.pick.stages import is_ahead, run_vectors, use_time_left
+from etude.pick.text import PickText
 from etude.runs.task_plan import task_module
 from etude.tasks.base import Answer
+from etude.tasks.data.examples import Examples
 from etude.transfer import few_labels
 from tests.pick.test_race import FakeTime, Scripted, build_race
 from tests.pick.test_race import data as data  # a fixture
@@ -252,6 +254,55 @@ def test_one_that_was_refused_under_load_is_tried_when_the_load_is_gone(
     resumed = refuse(tmp_path / "quiet")
     use_time_left(resumed)
     assert resumed.ranking() == race.ranking(), "on a busy machine again: what was decided stays"
+
+
+def test_one_that_was_refused_for_slow_features_is_measured_again(
+    data: PickData, tmp_path: Path, scripted: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """24 picks that began at once on one GPU read their features slowly, and 45 % of the minutes were left unused."""
+    scripted(0.95)
+    race = build_race(data, tmp_path / "out", 150)
+    probed = probe(race, 0.7)
+    race.journal.decide("features key", lambda: 120 * FEATURES)
+    run_tuned(race, probed)
+    assert race.refused == [probed]
+    monkeypatch.setattr(ProbeContender, "measure_again", lambda *_: 200 * FEATURES)
+    use_time_left(race)
+    assert race.refused == [probed] and race.ranking() == ["mini frozen"], "it is as slow as before"
+    monkeypatch.setattr(ProbeContender, "measure_again", lambda *_: FEATURES)
+    use_time_left(race)
+    assert not race.refused and race.ranking()[0].startswith("mini fine-tuned")
+
+
+def test_features_of_some_examples_say_what_all_would_take(data: PickData, fake_time: FakeTime) -> None:
+    class Reader:
+        def features(self, examples: Examples[object], *_: object) -> None:
+            fake_time.seconds += 0.5 * len(examples)
+
+    contender = ProbeContender(ENCODER, "cpu")
+    assert contender.measure_again(data, None) is None, "no model is open"
+    contender._probe = Reader()  # type: ignore[assignment]
+    assert contender.measure_again(data, None) == pytest.approx(0.5 * len(data.refit_on))
+
+
+def test_word_vectors_that_there_was_no_time_for_are_learnt_when_there_is(
+    data: PickData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    race, learnt = build_race(data, tmp_path / "out", 150), []
+    race.run_folds(race.enter(Scripted("tfidf", 0.6)))
+    text = PickText(None, None, tmp_path)
+    for name, value in (("text_share", 1.0), ("plan_candidate", object()), ("read_encoder", ENCODER)):
+        monkeypatch.setattr(rounds, name, lambda *_, value=value, **__: value)
+    monkeypatch.setattr(rounds, "run_pretraining", lambda *_: learnt.append("vectors"))
+    monkeypatch.setattr(race, "run_baselines", lambda encoder: None)
+    monkeypatch.setattr(race, "scoring_seconds", lambda: 1_000.0)  # a dear contender on a busy machine
+    run_vectors(race, text, 0.1)
+    use_time_left(race, text)
+    assert not learnt and [note["en"] for note in race.notes].count("word vectors: no time to pre-train it") == 1
+    monkeypatch.setattr(race, "scoring_seconds", lambda: 5.0)
+    race.journal.values["decisions"].pop("begin vectors 18 again")
+    use_time_left(race, text)
+    assert learnt == ["vectors"] and "word vectors: no time to pre-train it" not in [note["en"] for note in race.notes]
 
 
 def test_features_that_are_still_to_be_read_are_part_of_the_end(data: PickData, tmp_path: Path) -> None:

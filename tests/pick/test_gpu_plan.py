@@ -131,7 +131,7 @@ def test_encoders_are_scored_in_time(
     monkeypatch.setattr(race, "run_baselines", lambda vectors=None: spend(min(cheap, 0.5 * 60 * minutes)))
     monkeypatch.setattr(race, "run_late_baseline", lambda: None)
     monkeypatch.setattr(stages, "run_vectors", lambda *_: spend(0.05 * 60 * minutes))
-    monkeypatch.setattr(stages, "use_time_left", lambda _: None)
+    monkeypatch.setattr(stages, "use_time_left", lambda *_: None)
     monkeypatch.setattr(race, "ranking", lambda: sorted(race.entries, key=lambda name: order[name.split()[0]]))
     monkeypatch.setattr(race, "standing", lambda name: type("S", (), {"score": 0.5})())
 

@@ -236,9 +236,9 @@ def test_word_vectors_come_before_the_baseline_that_wins_least(
     monkeypatch.setattr(stages, "drop_unpaying", lambda *_: [])
     monkeypatch.setattr(
         stages, "pretrain_in_turn",
-        lambda *_: Encoder("vectors", {"en": "", "ko": ""}, Path("none"), "key", 0.0, {}),
+        lambda *_, **__: Encoder("vectors", {"en": "", "ko": ""}, Path("none"), "key", 0.0, {}),
     )  # fmt: skip
-    monkeypatch.setattr(stages, "use_time_left", lambda _: None)
+    monkeypatch.setattr(stages, "use_time_left", lambda *_: None)
     stages.run_race(race, PickText(None, None, tmp_path), [], [])
     assert order == ["majority", "tfidf", "tfidf+vectors", "vectors", "ngrams"]
     order.clear()
@@ -320,7 +320,7 @@ def test_each_start_is_worth_its_own_time(data: PickData, tmp_path: Path, monkey
     )
     monkeypatch.setattr(stages, "run_vectors", lambda *_: None)
     monkeypatch.setattr(stages, "run_rounds", lambda race, stage, candidates, *_: entered.extend(candidates))
-    monkeypatch.setattr(stages, "use_time_left", lambda _: None)
+    monkeypatch.setattr(stages, "use_time_left", lambda *_: None)
     stages.run_race(race, PickText(None, None, tmp_path), starts, [])
     assert [candidate.name for candidate in entered] == ["small"]
 

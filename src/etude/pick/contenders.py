@@ -201,6 +201,21 @@ class ProbeContender(Contender):
             raise OutOfTime from None
         self.feature_seconds = time.monotonic() - start
 
+    def measure_again(self, data: PickData, deadline: float | None) -> float | None:
+        """Return the seconds that reading the features would take now, by those of a few; None where nothing is open.
+
+        They may have been read while other work slowed the machine, or while the GPU was started by many at once.
+        """
+        if self._probe is None:
+            return None
+        numbers = data.refit_on[:: max(1, len(data.refit_on) // TRIAL_EXAMPLES)][:TRIAL_EXAMPLES].tolist()
+        start = time.monotonic()
+        try:
+            self._read(data, numbers, deadline)
+        except (OutOfTime, TimeoutError):
+            return None
+        return (time.monotonic() - start) * len(data.refit_on) / len(numbers)
+
     def _check_time(self, data: PickData, deadline: float | None) -> None:
         """Raise OutOfTime where the features cannot be read in time, by what a few examples take.
 

@@ -56,21 +56,31 @@ def retry_refused(race: Race) -> bool:
     for probed in sorted(race.refused, key=lambda entry: order.index(entry.contender.name)):
         encoder = probed.encoder
         assert encoder is not None
-        seconds = float(race.journal.values["decisions"][f"features {encoder.key}"])
-        faster = min(1.0, race.pace.change(probed.trials.pace))
+        seconds = race.journal.decide(
+            f"features {encoder.key} again {race.retries}", partial(_measure_again, race, probed, encoder)
+        )
         lengths = [length for length in LENGTHS if length <= USUAL]
         decision = race.journal.decide(
-            f"length {encoder.name} again {race.retries}",
-            partial(choose_length, race, encoder, faster * seconds, lengths),
+            f"length {encoder.name} again {race.retries}", partial(choose_length, race, encoder, seconds, lengths)
         )
         if decision["length"] is not None:
             race.refused.remove(probed)
             label = TunedContender(encoder, race.device).label
             race.untried[:] = [skipped for skipped in race.untried if skipped["label"] != label]
             race.on_progress(f"{label['en']}: there is time for it after all")
-            _run(race, encoder, faster * seconds, decision["length"], count_first_folds(race))
+            _run(race, encoder, seconds, decision["length"], count_first_folds(race))
             return True
     return False
+
+
+def _measure_again(race: Race, probed: Entry, encoder: Encoder) -> float:
+    """The seconds of reading all features now: as some of them take, or by the pace; never more than at first."""
+    assert isinstance(probed.contender, ProbeContender)
+    before = float(race.journal.values["decisions"][f"features {encoder.key}"])
+    measured = probed.contender.measure_again(race.data, race.clock.deadline(race.reserve()))
+    if measured is None:
+        measured = race.pace.change(probed.trials.pace) * before
+    return min(before, measured)
 
 
 def run_longer(race: Race) -> bool:

@@ -14,6 +14,7 @@ from etude.errors import UserError
 from etude.pick import candidates as candidate_list
 from etude.pick.candidates import Round, plan_parallel_rounds, plan_rounds, plan_shared_rounds
 from etude.pick.clock import OutOfTime, format_seconds
+from etude.pick.contenders import Label
 from etude.pick.encoders import Candidate, Encoder, Pretraining, plan_pretraining, read_encoder, run_pretraining
 from etude.pick.fine_tuning import run_tuned
 from etude.pick.memory_errors import explain_memory_error
@@ -54,12 +55,22 @@ def plan_candidate(
         return None
 
 
-def pretrain_in_turn(race: Race, candidate: Candidate, text: PickText, seconds: float, device: str) -> Encoder | None:
-    """Pre-train a candidate in this process; None, and a note, where there is no time or it fails."""
+def pretrain_in_turn(
+    race: Race, candidate: Candidate, text: PickText, seconds: float, device: str, *, again: bool = False
+) -> Encoder | None:
+    """Pre-train a candidate in this process; None, and a note, where there is no time or it fails.
+
+    `again`: there was no time before, and the machine may have become faster.
+    """
     key, reading = f"begin {candidate.name} {seconds:.0f}", text_share(race, text) * text.size / BYTES_PER_SECOND
+    key += " again" if again else ""
     needed = reading + OVERHEAD[device] + race.scoring_seconds()
-    if not race.journal.decide(key, lambda: race.room() > needed):
-        _note_untrained(race, candidate)
+    is_begun = race.journal.decide(key, lambda: race.room() > needed)
+    if again and is_begun:
+        race.notes.remove(describe_untrained(candidate))
+    if not is_begun:
+        if not again:
+            race.notes.append(describe_untrained(candidate))
         return None
     length = "at most " if candidate.epochs is not None else ""  # that many epochs may take less
     race.on_progress(f"pre-training {candidate.label['en']} for {length}{format_seconds(seconds)}")
@@ -71,7 +82,7 @@ def pretrain_in_turn(race: Race, candidate: Candidate, text: PickText, seconds: 
         with explain_memory_error():
             run_pretraining(race.store, planned, deadline)
     except OutOfTime:
-        _note_untrained(race, candidate)
+        race.notes.append(describe_untrained(candidate))
         return None
     except UserError as error:
         race.note(f"{candidate.label['en']}: {error}", f"{candidate.label['ko']}: {KOREAN_ERROR}")
@@ -122,8 +133,12 @@ def rank_round(
     return results
 
 
-def _note_untrained(race: Race, candidate: Candidate) -> None:
-    race.note(f"{candidate.label['en']}: no time to pre-train it", f"{candidate.label['ko']}: 사전 학습할 시간 없음")
+def describe_untrained(candidate: Candidate) -> Label:
+    """The note that there was no time for a candidate."""
+    return {
+        "en": f"{candidate.label['en']}: no time to pre-train it",
+        "ko": f"{candidate.label['ko']}: 사전 학습할 시간 없음",
+    }
 
 
 def _note_no_time(race: Race, stage: str, needed: float) -> None:

@@ -17,7 +17,7 @@ from etude.pick import candidates as candidate_list
 from etude.pick.encoders import Candidate, Encoder
 from etude.pick.fine_tuning import retry_refused, run_longer, run_tuned
 from etude.pick.race import BASELINE_LABELS, Entry, Race
-from etude.pick.rounds import SharedRounds, pretrain_in_turn, run_rounds, text_share
+from etude.pick.rounds import SharedRounds, describe_untrained, pretrain_in_turn, run_rounds, text_share
 from etude.pick.text import PickText
 from etude.pick.ties import describe_ending, settle_ties
 from etude.pick.worker_pool import WorkerPool
@@ -79,11 +79,13 @@ def run_race(
                 run_rounds(race, "continued pre-training", continued, text, PRETRAIN_SHARE)
             if scratch:
                 run_rounds(race, "pre-training from scratch", scratch, text, PRETRAIN_SHARE)
-        use_time_left(race)
+        use_time_left(race, text)
 
 
-def use_time_left(race: Race) -> None:
+def use_time_left(race: Race, text: PickText | None = None) -> None:
     """Try what was refused, more folds and longer fine-tunings while there is time, and say how it ended."""
+    if text is not None and describe_untrained(candidate_list.VECTORS) in race.notes:
+        run_vectors(race, text, VECTOR_SHARE, again=True)
     retry_refused(race)
     settle_ties(race)
     while retry_refused(race) or run_longer(race):
@@ -104,13 +106,13 @@ def open_pool(race: Race) -> WorkerPool:
     return WorkerPool(race.pool.slots if race.pool is not None else 1, race.journal.path.parent)
 
 
-def run_vectors(race: Race, text: PickText, share: float) -> None:
+def run_vectors(race: Race, text: PickText, share: float, *, again: bool = False) -> None:
     """Word vectors of the user's text, averaged over a text's words, alone and beside the words.
 
     The processor learns them, also where there is a GPU: it has nothing else to do.
     """
     kind = race.data.labelled.kind
     if any(baselines.needs_vectors(name) and baselines.supports(name, kind) for name in BASELINE_LABELS):
-        encoder = pretrain_in_turn(race, candidate_list.VECTORS, text, share * race.clock.total, "cpu")
+        encoder = pretrain_in_turn(race, candidate_list.VECTORS, text, share * race.clock.total, "cpu", again=again)
         if encoder is not None:
             race.run_baselines(encoder)
