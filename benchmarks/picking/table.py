@@ -100,7 +100,8 @@ def _compare(scores: Scores, side: str, slowest: float | None) -> list[str]:
         return [format_mean(scores.get(side)), "–", "–", "–", time]
     best, gap, error, _ = comparison
     within = "yes" if gap >= -error else "**no**"
-    return [format_mean(scores[side]), NAMES[best], f"{gap:+.1f} ± {error:.1f}", within, time]
+    spread = f" ± {error:.1f}" if len(scores[side]) > 1 else ""
+    return [format_mean(scores[side]), NAMES[best], f"{gap:+.1f}{spread}", within, time]
 
 
 def _sum_up(rows: Mapping[Row, Scores], side: str, results: Mapping[Key, Result]) -> list[str]:
