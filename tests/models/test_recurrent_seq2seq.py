@@ -24,6 +24,7 @@ BAHDANAU = {"cell": "gru", "bidirectional": True, "attention": "additive", "maxo
 CASES: dict[str, dict[str, object]] = {
     "one context": {"layers": 2, "reverse": True},
     "one context at every step": {"layers": 2, "cell": "gru", "context_feeding": True},
+    "one context, bidirectional": {"layers": 2, "cell": "gru", "bidirectional": True, "context_feeding": True},
     "bahdanau": BAHDANAU,
     "dot": {"attention": "dot", "layers": 2},
     "general, bidirectional": {"attention": "general", "bidirectional": True},
@@ -84,6 +85,29 @@ def test_a_context_vector_at_every_step_by_hand() -> None:
             x = states[number][0]
         expected = model(pack([TARGETS[0]]), source=pack([SOURCES[0]])).last[place]
         torch.testing.assert_close(x[0], expected, atol=1e-6, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_one_context_of_a_bidirectional_encoder_is_of_both_its_ends() -> None:
+    """With one of them alone, half of the encoder would be computed and never read."""
+    model = make("one context, bidirectional")
+    layout = pack([SOURCES[0]]).layout
+    x = model.embedding.weight[torch.tensor(SOURCES[0])]
+    _, start = model.encode(pack([SOURCES[0]]))
+    for number in range(2):
+        forward, backward = model.forwards[number].scan(x, layout)[0], model.backwards[number].scan(x, layout, True)[0]
+        expected = torch.tanh(model.start[number](torch.cat([forward[-1], backward[0]])))
+        torch.testing.assert_close(start.layers[number][0][0], expected)
+        x = torch.cat([forward, backward], -1)
+    torch.testing.assert_close(start.fed, start.layers[-1][0])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_weight_learns(case: str) -> None:
+    model = make(case)
+    model(pack(TARGETS), source=pack(SOURCES)).last.square().sum().backward()
+    idle = [name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()]
+    assert idle == []
 
 
 @torch.no_grad()

@@ -2,7 +2,8 @@
 
     attention: none                     the encoder's last state starts the decoder (Sutskever et al. 2014); with
                                         `reverse` the source is read from its end, so that its beginning is near; with
-                                        `context_feeding` it is an input of every step too (Cho et al. 2014)
+                                        `context_feeding` it is an input of every step too (Cho et al. 2014); of a
+                                        bidirectional encoder it is made of both last states
     attention: additive                 Bahdanau et al. 2015: the state before a step attends to the states of a
                                         bidirectional encoder, and what it sees is an input of the step; the output is a
                                         maxout of state, input and context (appendix A.2)
@@ -115,8 +116,10 @@ class RecurrentSeq2Seq(Seq2Seq):
             )
             for is_used in (settings.bidirectional or not settings.reverse, settings.bidirectional or settings.reverse)
         )
-        # the backward state at the first token starts the decoder (Bahdanau et al. 2015, appendix A.2.2)
-        self.start = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(settings.layers if directions == 2 else 0))
+        # the backward state at the first token starts the decoder (Bahdanau et al. 2015, appendix A.2.2); where nothing
+        # else is seen of the source, both ends do
+        ends = 2 * hidden if settings.attention == "none" else hidden
+        self.start = nn.ModuleList(nn.Linear(ends, hidden) for _ in range(settings.layers if directions == 2 else 0))
         self.is_additive, self.is_luong = (
             settings.attention == "additive",
             settings.attention not in ("none", "additive"),
@@ -172,7 +175,8 @@ class RecurrentSeq2Seq(Seq2Seq):
             x = torch.cat(sides, -1)
             states.append(x)
             if settings.bidirectional:
-                hidden = torch.tanh(self.start[layer](ends[1][0]))
+                read = ends[1][0] if self.alignment is not None else torch.cat([end[0] for end in ends], -1)
+                hidden = torch.tanh(self.start[layer](read))
                 starts.append((hidden,) if settings.cell == "gru" else (hidden, torch.zeros_like(hidden)))
             else:
                 starts.append(ends[0])
