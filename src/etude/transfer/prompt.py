@@ -331,7 +331,8 @@ class PromptTask:
                 # a cut between the bytes of a letter, as of Hangul, leaves signs that stand for none
                 text = self.loaded.tokenizer.decode(ids[-room:]).lstrip("\ufffd")
             best = self.loaded.search(text, file.tokens, beams=file.beams, penalty=file.penalty, stop=["\n"])[0]
-            answer, references = best.text.strip(), list(form.references(example)) or [""]
+            answer = best.text.strip()
+            references = span_answers.choose_references(form.references(example), file.rules)
             answers.append({"answer": answer})
             exact.append(span_answers.exact(answer, references, file.rules))
             overlap.append(span_answers.f1(answer, references, file.rules))

@@ -7,6 +7,7 @@ import pytest
 from etude.tasks.span.answers import (
     MARGIN,
     best_threshold,
+    choose_references,
     clear_of,
     exact,
     f1,
@@ -15,6 +16,8 @@ from etude.tasks.span.answers import (
     normalise_korquad,
     overlap,
 )
+from etude.tasks.span.questions import Question
+from etude.tasks.span.scoring import SpanScoring
 
 
 @pytest.mark.parametrize(
@@ -77,6 +80,19 @@ def test_coqa_leaves_one_out() -> None:
     assert f1("cat", ["cat", "cat", "dog"], "coqa") == pytest.approx(1.0)
     assert f1("unknown", ["unknown", "unknown"], "coqa") == 1.0
     assert exact("the cat", ["Cat!", "dog"], "coqa") == 0.5 and f1("", [""], "coqa") == 1.0
+
+
+def test_only_version_2_leaves_out_references_of_which_nothing_is_left() -> None:
+    """Grades are answers of CoQA: 'A' is an article to its clean-up, and stays one of several references there."""
+    texts = ["A", "an A", "A grade"]
+    item = Question("1", "Which grade?", "She got an A grade.", tuple((text, 0) for text in texts))
+    assert choose_references(texts, "squad2") == ["A grade"]
+    assert choose_references(["the"], "squad2") == choose_references([], "squad1") == [""]
+    for rules in ("squad1", "korquad", "klue", "coqa"):
+        assert choose_references(texts, rules) == texts
+        assert SpanScoring("f1", rules, null=False).value("exact", "A", item) == 1.0
+    assert SpanScoring("f1", "coqa", null=False).value("f1", "A", item) == 1.0, "one of the others always fits"
+    assert SpanScoring("f1", "squad2", null=True).value("exact", "A", item) == 0.0
 
 
 def test_threshold_walk_by_hand() -> None:

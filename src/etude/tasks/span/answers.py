@@ -49,6 +49,16 @@ NORMALISE: dict[str, Callable[[str], str]] = {
 }
 
 
+def choose_references(texts: Sequence[str], rules: Rules) -> list[str]:
+    """The references of a question, [""] where it has none.
+
+    SQuAD 2.0's script leaves out those that its clean-up leaves nothing of ("the"); the others keep them, and in CoQA
+    their number counts.
+    """
+    kept = [text for text in texts if normalise(text)] if rules == "squad2" else list(texts)
+    return kept or [""]
+
+
 def exact(prediction: str, references: Sequence[str], rules: Rules = "squad2") -> float:
     """1 where the prediction is one of the references, by the rules."""
     clean = NORMALISE[rules]

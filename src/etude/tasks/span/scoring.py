@@ -29,8 +29,8 @@ class SpanScoring(Scoring[Question]):
         return float(measure(text, self.references(item), self.rules))
 
     def references(self, item: Question) -> list[str]:
-        """[""] where there is no answer, or none that is left after the official clean-up."""
-        return [text for text, _ in item.answers or () if rules.NORMALISE[self.rules](text)] or [""]
+        """[""] where there is no answer, or none by the rules."""
+        return rules.choose_references([text for text, _ in item.answers or ()], self.rules)
 
     def outcome(self, examples: Examples[Question], answers: Answers) -> Outcome:
         pairs = zip(examples, answers, strict=True)
