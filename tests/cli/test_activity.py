@@ -92,6 +92,25 @@ def test_of_several_processes_the_first_shows_the_line(
     assert stream.getvalue() == ("pretrain bert data/x… 0 s\n" if is_shown else "a line of the work\n")
 
 
+@pytest.mark.parametrize("quiet", [False, True])
+@pytest.mark.parametrize(("rank", "times"), [("0", 1), ("1", 0)])
+def test_of_several_processes_the_first_prints_warnings(rank: str, times: int, quiet: bool) -> None:
+    code = (
+        "import logging, warnings\n"
+        "from etude.cli.activity import show_activity\n"
+        f"with show_activity('pretrain', quiet={quiet}):\n"
+        "    logging.getLogger('etude').warning('few rows')\n"
+        "    logging.getLogger('etude.text.remote').warning('slow store')\n"
+        "    warnings.warn_explicit('no graphs', UserWarning, 'loop.py', 1, module='etude.train.loop')\n"
+        "    warnings.warn_explicit('of another package', UserWarning, 'other.py', 1, module='other')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(etude.__file__).parents[1]), "RANK": rank}
+    environment.pop("PYTHONWARNINGS", None)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert [done.stderr.count(message) for message in ("few rows", "slow store", "no graphs")] == [times] * 3
+    assert done.stderr.count("of another package") == 1
+
+
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_a_hook_prints_where_no_line_stands(goes_on: bool) -> None:
     stream = Terminal()

@@ -10,6 +10,7 @@ import logging
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, TypeVar
@@ -99,7 +100,11 @@ class _Handler(logging.StreamHandler[TextIO]):
 @contextmanager
 def show_activity(stage: str, quiet: bool = False) -> Iterator[Activity | None]:
     """Show `stage`, and the stages that the work inside reports, until it ends; of several processes, in the first."""
-    if quiet or not is_first_process():
+    if not is_first_process():
+        with _muted_warnings():
+            yield None
+        return
+    if quiet:
         yield None
         return
     activity = Activity(stage)
@@ -110,6 +115,19 @@ def show_activity(stage: str, quiet: bool = False) -> Iterator[Activity | None]:
             yield activity
     finally:
         activity.close()
+        log.removeHandler(handler)
+
+
+@contextmanager
+def _muted_warnings() -> Iterator[None]:
+    """Print no warning of this package: the first process prints the same."""
+    handler, log = logging.NullHandler(), logging.getLogger("etude")
+    log.addHandler(handler)  # without any, logging prints warnings itself
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"etude(\.|$)")
+            yield
+    finally:
         log.removeHandler(handler)
 
 
