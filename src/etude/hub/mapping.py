@@ -11,7 +11,7 @@ A rule says that some published tensors, stacked along the rows, are some of our
 misshapen ones are named. A rule belongs to a `part`; the part "" is always there, any other one (a pooler, a head) is
 there as a whole or not at all. `when` names a property of the settings that a rule needs.
 
-A file may also hold a `TiedCopy`, a second name of a tied tensor; a `ConstantBuffer`, which follows from the sizes; a
+A file may also hold a `TiedCopy`, a second name of a tied tensor; a `ConstantBuffer`, which follows from the settings; a
 `FixedTensor`, a parameter of the published class that does nothing at one value and is absent here. None of them is
 dropped silently: each is compared with the value it must have.
 """
@@ -73,10 +73,14 @@ class TiedCopy:
 
 @dataclass(frozen=True)
 class ConstantBuffer:
-    """A published buffer whose content is known: `value(shape)`; not written, checked where it is present."""
+    """A published buffer whose content is known: `value(shape)`; not written, checked where it is present.
+
+    `tolerance` is relative, for values that others compute in another order or precision.
+    """
 
     name: str
     value: Callable[[tuple[int, ...]], Tensor]
+    tolerance: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,7 @@ class Table:
     rules: tuple[Rule, ...]
     copies: tuple[TiedCopy, ...] = ()
     constants: tuple[ConstantBuffer, ...] = ()
+    derive_constants: Callable[[Settings], tuple[ConstantBuffer, ...]] = lambda settings: ()  # those of settings
     fixed: tuple[FixedTensor, ...] = ()
     old_suffixes: Mapping[str, str] = field(default_factory=dict)  # of names in old files -> the current ones
 
@@ -115,7 +120,8 @@ class Table:
         """Return the table of one model: rules of single layers, and nothing that depends on settings."""
         fixed = {entry.name: entry.value(settings) for entry in self.fixed if CONDITIONS[entry.when](settings)}
         rules = tuple(self.expand(settings))
-        return ResolvedTable(self.prefix, rules, self.copies, self.constants, fixed, self.old_suffixes)
+        constants = self.constants + self.derive_constants(settings)
+        return ResolvedTable(self.prefix, rules, self.copies, constants, fixed, self.old_suffixes)
 
     def expand(self, settings: Settings) -> list[Rule]:
         """Return the rules that apply to a model of these settings, one for each layer."""
@@ -267,15 +273,22 @@ def _check_unused(table: ResolvedTable, used: list[Rule], published: Mapping[str
         constant = next((c for c in table.constants if _matches(c.name, name)), None)
         if constant is None:
             problems.append(f"{name} is unexpected")
-        elif not _is_constant(published[name].float(), constant.value(tuple(published[name].shape)).float()):
+        elif not _is_constant(published[name].float(), constant):
             problems.append(f"{name} is a buffer with other values than this class of models has")
     return problems
 
 
-def _is_constant(found: Tensor, expected: Tensor) -> bool:
+def _is_constant(found: Tensor, constant: ConstantBuffer) -> bool:
     """Whether a buffer, read as float32, has the expected values; a file in half precision has them rounded."""
+    expected = constant.value(tuple(found.shape)).float()
     precisions = (torch.float32, torch.float16, torch.bfloat16)
-    return any(torch.equal(found, expected.to(precision).float()) for precision in precisions)
+    if found.shape != expected.shape or not constant.tolerance:
+        return any(torch.equal(found, expected.to(precision).float()) for precision in precisions)
+    return any(
+        torch.equal(found, found.to(precision).float())  # it may have been rounded to this one, up or down
+        and torch.allclose(found, expected, constant.tolerance + torch.finfo(precision).eps, 0.0)
+        for precision in precisions
+    )
 
 
 def _current_names(table: ResolvedTable, names: Iterable[str]) -> list[str]:

@@ -12,15 +12,19 @@ from torch import Tensor
 Rotation = tuple[Tensor, Tensor]  # cosines and sines, (N, 1, d/2) each, float32
 
 
+def compute_frequencies(head_size: int, base: float, device: torch.device | None = None) -> Tensor:
+    """Compute base^(-2i/d), (d/2,) float32."""
+    # float64 for the power, then float32: far positions keep their phase
+    exponent = torch.arange(0, head_size, 2, dtype=torch.float64, device=device) / head_size
+    return (base**-exponent).to(torch.float32)
+
+
 def compute_rotation(positions: Tensor, head_size: int, base: float = 10_000.0) -> Rotation:
     """Compute cosines and sines of position / base^(2i/d).
 
     Done once for each batch and used by every layer.
     """
-    # float64 for the power, then float32: far positions keep their phase
-    exponent = torch.arange(0, head_size, 2, dtype=torch.float64, device=positions.device) / head_size
-    frequency = (base**-exponent).to(torch.float32)  # (d/2,)
-    angle = positions.to(torch.float32)[:, None] * frequency  # (N, d/2)
+    angle = positions.to(torch.float32)[:, None] * compute_frequencies(head_size, base, positions.device)  # (N, d/2)
     return angle.cos()[:, None, :], angle.sin()[:, None, :]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors, trainers
 
@@ -175,3 +176,27 @@ def test_a_decoder_trained_with_a_published_tokenizer_begins_there_as_here(
     there = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     here = etude.load(tmp_path / "run")
     assert there(TEXT).input_ids == here.frame(np.asarray(tokenizer.encode(TEXT).ids)).tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("base", "is_read"), [(10_000.0, True), (11_000.0, False)])
+def test_frequencies_in_old_llama_files_are_those_computed_here(
+    tmp_path: Path, base: float, is_read: bool, dtype: torch.dtype
+) -> None:
+    """Old versions of transformers wrote `rotary_emb.inv_freq` of each layer, as they computed it."""
+    tokenizer = reference.byte_tokenizer()
+    recipe = Recipe.load("decoder-modern", SMALL).resolve(vocab=tokenizer.vocab)
+    run, learner = finished(tmp_path / "run", recipe, tokenizer)
+    export_run(run, tmp_path / "out")
+    (tmp_path / "out" / "checksums.json").unlink()
+    file = tmp_path / "out" / "model.safetensors"
+    size = SMALL["model.width"] // SMALL["model.heads"]
+    frequencies = (1.0 / base ** (torch.arange(0, size, 2).float() / size)).to(dtype)
+    names = [f"model.layers.{layer}.self_attn.rotary_emb.inv_freq" for layer in range(SMALL["model.layers"])]
+    save_file(load_file(file) | {name: frequencies.clone() for name in names}, file, {"format": "pt"})
+    if is_read:
+        assert equal(load_learner(import_folder(tmp_path / "out", tmp_path / "again"))[:2], learner)
+        return
+    with pytest.raises(UserError, match=r"layers\.0\.self_attn\.rotary_emb\.inv_freq is a buffer with other values"):
+        import_folder(tmp_path / "out", tmp_path / "again")
+    assert not (tmp_path / "again").exists()

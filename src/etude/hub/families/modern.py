@@ -12,8 +12,9 @@ from typing import Any
 
 from etude.errors import UserError
 from etude.hub.family import ACTIVATIONS, Config, Family, Field, read_count
-from etude.hub.mapping import Table, TiedCopy, linear, norm, tensor
+from etude.hub.mapping import ConstantBuffer, Table, TiedCopy, linear, norm, tensor
 from etude.models.transformer import Settings
+from etude.nn.rotary import compute_frequencies
 
 _THETA = {"full_attention": 160_000.0, "sliding_attention": 10_000.0}
 _DENSE, _BANDED = "full_attention", "sliding_attention"
@@ -184,6 +185,12 @@ def _write_llama(settings: Settings) -> dict[str, Any]:
     }
 
 
+def _list_llama_buffers(settings: Settings) -> tuple[ConstantBuffer, ...]:
+    """Frequencies of the rotation, which old versions of transformers wrote for each layer, computed in float32."""
+    frequencies = compute_frequencies(settings.width // settings.heads, settings.rotary_base)
+    return (ConstantBuffer(f"{_L_LAYER}self_attn.rotary_emb.inv_freq", lambda shape: frequencies, tolerance=1e-6),)
+
+
 LLAMA = Family(
     name="llama",
     system="Llama",
@@ -203,6 +210,7 @@ LLAMA = Family(
             *norm("model.norm", "model.norm"),
         ),
         copies=(TiedCopy("lm_head.weight", "model.embed_tokens.weight"),),
+        derive_constants=_list_llama_buffers,
     ),
     fields=(
         *(field.with_default({"width": 4096, "heads": 32}.get(field.setting, field.default)) for field in _FIELDS),
