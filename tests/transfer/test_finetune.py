@@ -323,6 +323,9 @@ def test_what_it_refuses(base: Bases, reviews: Files, tmp_path: Path) -> None:
         ({"overrides": {"transfer.freeze": 9}}, "has 2 layers"),
         ({"overrides": {"transfer.layers": [7], "transfer.frozen": True}}, "the layers 0"),
         ({"overrides": {"train.minutes": 1}}, "no budget in minutes"),
+        ({"overrides": {"train.layer_decay": 0.8, "transfer.frozen": True}}, "train.layer_decay=0.8 lowers the"),
+        ({"overrides": {"train.layer_decay": 0.8, "transfer.probe": True}}, "and transfer.frozen lets none learn"),
+        ({"overrides": {"task.hidden": 64}}, "task.hidden=64 is the width of the MLP of task.head=mlp"),
     ]
     for changes, message in cases:
         with pytest.raises(UserError, match=message.replace(".", r"\.").replace("(", r"\(")):

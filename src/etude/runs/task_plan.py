@@ -31,6 +31,7 @@ from etude.recipes.schema import Recipe, validate_settings
 from etude.settings import check_values
 from etude.tasks.base import Task, TaskKind
 from etude.tasks.distilled_task import TaskDistillSettings
+from etude.tasks.pooled_head import Settings as PooledSettings
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import peak
 from etude.train.checkpoint import hash_file
@@ -241,12 +242,19 @@ def _resolve_settings(
     if auxiliary and "language_model" in task_settings.model_fields and not transfer.frozen and not values["distill"]:
         values["task"].setdefault("language_model", auxiliary)
     task = validate_settings(task_settings, values["task"], document, "task")
+    if isinstance(task, PooledSettings):
+        task.refuse_unused()
     train = dict(defaults(transfer.frozen))
     if any(values["train"].get(budget) is not None for budget in BUDGETS):
         train.pop("epochs")
     settings = validate_settings(Train, train | values["train"], document, "train")
     if settings.average > 1:
         raise UserError("train.average is of pre-training: a transfer ends with its best checkpoint. Leave it out.")
+    if settings.layer_decay is not None and transfer.frozen:
+        raise UserError(
+            f"train.layer_decay={settings.layer_decay} lowers the learning rate layer by layer, and transfer.frozen "
+            "lets none learn: drop one."
+        )
     changes: dict[str, Any] = {}
     if settings.device is None:
         changes["device"] = "cuda" if torch.cuda.is_available() else "cpu"

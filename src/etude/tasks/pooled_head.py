@@ -62,6 +62,14 @@ class Settings(Strict):
     hidden: int | None = Field(default=None, ge=1, description="of the MLP; the width of the vector if None")
     language_model: float = Field(default=0.0, ge=0, description="weight of the auxiliary loss; 0.5 in GPT-1")
 
+    def refuse_unused(self) -> None:
+        """Raise UserError for a setting without effect; where a transfer starts, not where an older run is opened."""
+        if self.hidden is not None and self.head != "mlp":
+            raise UserError(
+                f"task.hidden={self.hidden} is the width of the MLP of task.head=mlp, and task.head={self.head} has "
+                "none: set task.head=mlp, or drop task.hidden."
+            )
+
 
 @dataclass
 class ExampleRow(Row):
