@@ -11,8 +11,8 @@ A rule says that some published tensors, stacked along the rows, are some of our
 misshapen ones are named. A rule belongs to a `part`; the part "" is always there, any other one (a pooler, a head) is
 there as a whole or not at all. `when` names a property of the settings that a rule needs.
 
-A file may also hold a `TiedCopy`, a second name of a tied tensor; a `ConstantBuffer`, which follows from the settings; a
-`FixedTensor`, a parameter of the published class that does nothing at one value and is absent here. None of them is
+A file may also hold a `TiedCopy`, a second name of a tied tensor; a `ConstantBuffer`, which follows from the settings;
+a `FixedTensor`, a parameter of the published class that does nothing at one value and is absent here. None of them is
 dropped silently: each is compared with the value it must have.
 """
 
