@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from etude.errors import UserError
 from etude.study import planner
 from etude.study.relative_paths import locate_files, locate_settings, map_settings, save_paths
 from etude.study.runner import run
 from etude.study.settings import Study
+from etude.verbs.comparison import read_study
 from etude.world import World
 from tests.study.tiny_study import TINY
 
@@ -38,9 +40,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_saved_study_runs_in_its_folder_and_from_anywhere(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = project / "runs" / "tiny"
-    run(Study.load("mine.yaml"), "runs/tiny", data="labels", work=False)
+    run(read_study("mine.yaml", data="labels"), "runs/tiny", work=False)
     saved = (folder / "study.yaml").read_bytes()
-    cells = list(planner.make_plan(Study.load("mine.yaml"), folder, data=Path("labels"), dry=True).cells)
+    cells = list(planner.make_plan(read_study("mine.yaml", data="labels"), folder, dry=True).cells)
     for place, file, out in ((folder, "study.yaml", "."), (project, "runs/tiny/study.yaml", "runs/tiny")):
         monkeypatch.chdir(place)
         again = Study.load(file)
@@ -48,6 +50,40 @@ def test_a_saved_study_runs_in_its_folder_and_from_anywhere(project: Path, monke
         assert plan.exact and list(plan.cells) == cells, "the corpus is found, and every cell"
         run(again, out, work=False)
         assert (folder / "study.yaml").read_bytes() == saved
+
+
+def test_data_of_the_command_counts_before_that_of_a_saved_study(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = project / "runs" / "tiny"
+    run(read_study("mine.yaml", data="labels"), "runs/tiny", work=False)
+    assert Study.load(folder / "study.yaml").data == "labels"
+    cells = list(planner.make_plan(read_study("mine.yaml", data="labels"), folder, dry=True).cells)
+    (project / "labels").rename(project / "moved")
+    for place, out, data in (
+        (project, "runs/tiny", "moved"),
+        (folder, ".", "../../moved"),
+        (folder, ".", project / "moved"),
+    ):
+        monkeypatch.chdir(place)
+        again = read_study(Path(out) / "study.yaml", data=data)
+        assert list(planner.make_plan(again, Path(out), dry=True).cells) == cells
+    with pytest.raises(UserError, match=r"There is no file \.\./\.\./labels/topic\.jsonl\. .* say --data FOLDER"):
+        planner.make_plan(Study.load("study.yaml"), Path(), dry=True)
+
+
+def test_data_beside_paths_that_are_seen_from_a_root(project: Path) -> None:
+    """A copy that an earlier version saved: its paths name the folder of the data, too."""
+    text = (
+        (project / "mine.yaml").read_text(encoding="utf-8").replace("train: topic.jsonl", "train: labels/topic.jsonl")
+    )
+    (project / "runs").mkdir()
+    (project / "runs" / "study.yaml").write_text(text + "root: ..\n", encoding="utf-8")
+    assert planner.make_plan(Study.load("runs/study.yaml"), Path("runs"), dry=True).cells
+    assert planner.make_plan(read_study("runs/study.yaml", data="."), Path("runs"), dry=True).cells
+    message = r"There is no file labels/labels/topic\.jsonl\. Without --data it is runs/\.\./labels/topic\.jsonl\."
+    with pytest.raises(UserError, match=message):
+        planner.make_plan(read_study("runs/study.yaml", data="labels"), Path("runs"), dry=True)
 
 
 def test_a_study_written_in_its_folder_keeps_its_comments(project: Path) -> None:
@@ -73,12 +109,15 @@ def test_only_relative_paths_are_seen_from_elsewhere() -> None:
     assert found["contenders"]["x"] == "bert-toy"
     assert found["contenders"]["y"] == {"recipe": "up/my/y.yaml", "start": "up/runs/y", "set": {"tokenizer": "bpe:99"}}
     assert found["tasks"]["t"]["train"] == "up/t.jsonl" and found["tasks"]["w"] == {"world": "topic"}
-    saved = save_paths(found, "up", None, Path("up/runs/z"))
+    saved = save_paths(found, "up", Path("up/runs/z"))
     assert saved == {**values, "root": "../.."}
-    with_data = save_paths(values, None, Path("data"), Path())
-    assert with_data["tasks"]["t"]["train"] == "data/t.jsonl" and "root" not in with_data, "seen from where it lies"
+    data = {**values, "data": "labels"}
+    located = locate_files(data, "up")
+    assert located["tasks"] == values["tasks"] and located["data"] == "up/labels", "tasks are seen from there"
+    assert save_paths(located, "up", Path("up/runs/z")) == {**data, "root": "../.."}
+    assert save_paths(data, None, Path()) == data, "seen from where it lies"
     world = {"text": {"world": 1}, "contenders": {"x": {"recipe": "bert-toy"}}, "tasks": {}}
-    assert save_paths(world, None, None, Path("out")) == world, "there is no path in it"
+    assert save_paths(world, None, Path("out")) == world, "there is no path in it"
 
 
 def test_settings_that_name_files_are_located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +127,7 @@ def test_settings_that_name_files_are_located(tmp_path: Path, monkeypatch: pytes
     settings = {"task.graph": "data/graph", "task.cache": "data/new", "task.head": "linear", "task.nothing": "no/thing",
                 "task.network": {"vectors": "data/words", "cells": 8}}  # fmt: skip
     values = {"transfer": settings}
-    assert save_paths(values, None, None, tmp_path / "runs" / "x") == {**values, "root": "../.."}, "part of keys"
+    assert save_paths(values, None, tmp_path / "runs" / "x") == {**values, "root": "../.."}, "part of keys"
     inside = tmp_path / "runs" / "x"
     inside.mkdir(parents=True)
     monkeypatch.chdir(inside)

@@ -111,7 +111,7 @@ def draw_examples(labels: Sequence[frozenset[str]], pool: Sequence[Record], coun
 # --- making them ------------------------------------------------------------------------------------
 
 
-def prepare_labels(study: Study, name: str, source: TextSource, tokenizer: str, data: Path | None = None) -> TaskFiles:
+def prepare_labels(study: Study, name: str, source: TextSource, tokenizer: str) -> TaskFiles:
     """Write dev and test of a task into the study's folder; training files are written on demand."""
     task = study.tasks[name]
     if task.world is not None and _max_labels(task) > WORLD_LABELS:
@@ -123,7 +123,7 @@ def prepare_labels(study: Study, name: str, source: TextSource, tokenizer: str, 
     elif task.made is not None:
         parts, key = _with_key(_from_text(study, task, source, tokenizer), task)
     else:
-        parts, key = _read_once(task, data)
+        parts, key = _read_once(task, None if study.data is None else Path(study.data), Path(study.root or "."))
     most = max((amount for amount in task.amounts if amount is not None), default=0)
     if most > len(parts["train"]):
         raise UserError(
@@ -143,9 +143,9 @@ Parts = dict[str, list[Record]]
 _READ: dict[str, tuple[Parts, str]] = {}  # files of this process: studies of one queue have tasks in common
 
 
-def _read_once(task: Task, data: Path | None) -> tuple[Parts, str]:
+def _read_once(task: Task, data: Path | None, root: Path) -> tuple[Parts, str]:
     """Return the parts of a task's files and their key; read once while the files stay as they are."""
-    paths = [resolve_path(name, data) for name in (task.train, task.dev, task.test) if name is not None]
+    paths = [resolve_path(name, data, root) for name in (task.train, task.dev, task.test) if name is not None]
     states = [(str(path.resolve()), path.stat().st_mtime_ns, path.stat().st_size) for path in paths]
     task_parts = task.model_dump(mode="json", exclude={"label", "set", "labels"})
     identity = json.dumps([task_parts, states], sort_keys=True)
@@ -317,13 +317,15 @@ def _classes_of(task: Task, record: Record) -> frozenset[str]:
     return kind.strata(kind.parse(record, task.columns, "", True))
 
 
-def resolve_path(name: str, data: Path | None) -> Path:
-    """Return the path of a file, relative to the data folder where one is given."""
+def resolve_path(name: str, data: Path | None, root: Path = Path()) -> Path:
+    """Return the path of a file, relative to the data folder where one is given, and to `root` else."""
     path = Path(name)
     if data is not None and not path.is_absolute():
         path = data / path
     if not path.is_file():
-        hint = "" if data is not None else " Where it lies under another folder, say --data FOLDER."
+        hint = " Where it lies under another folder, say --data FOLDER."
+        if data is not None and (root / name).is_file():
+            hint = f" Without --data it is {root / name}."
         raise UserError(f"There is no file {path}.{hint}")
     return path
 

@@ -116,7 +116,6 @@ class Plan:
     folder: Path
     machine: Machine
     source: TextSource
-    data: Path | None = None
     keep: bool = False  # the weights of transfers too
     dry: bool = False
     exact: bool = True  # False in a dry run without corpora: costs are estimates on a made-up text
@@ -147,7 +146,7 @@ class Plan:
     def files(self) -> dict[str, TaskFiles]:
         with_recipe = next(entry for entry in self.study.entries() if entry.run(self.study) is None)
         first = with_recipe.recipe(self.study).tokenizer
-        return {name: prepare_labels(self.study, name, self.source, first, self.data) for name in self.study.tasks}
+        return {name: prepare_labels(self.study, name, self.source, first) for name in self.study.tasks}
 
     def tokens_per_second(self, draft: Draft) -> float:
         """Return tokens per second; of a GPU a guess by FLOPs, since a trial would first compile."""

@@ -30,7 +30,6 @@ def make_plan(
     study: Study,
     folder: Path,
     *,
-    data: Path | None = None,
     device: str | None = None,
     dry: bool = False,
     keep: bool = False,
@@ -47,7 +46,7 @@ def make_plan(
     machine = Machine(folder / "machine.json", device, report_only)
     if not dry:
         machine.save()
-    plan = Plan(study, folder, machine, TextSource(study.text, folder), data, keep, dry)
+    plan = Plan(study, folder, machine, TextSource(study.text, folder), keep, dry)
     if any_version:
         plan.done_before = plan.store.list_done()
     entries = study.entries()

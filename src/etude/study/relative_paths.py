@@ -1,7 +1,8 @@
 """Relative paths of a study file: where they are looked for, and how they are saved with the study.
 
-A person writes them as seen from where the command runs, those of tasks as seen from `--data`. The copy in the study's
-folder names the place they are seen from as its `root`, so that it can be run from anywhere, its own folder included.
+A person writes them as seen from where the command runs, those of tasks as seen from `data` where the file or the
+command (`--data`, which counts first) names that folder. The copy in the study's folder names the place they are seen
+from as its `root`, and `data` as seen from there, so that it can be run from anywhere, its own folder included.
 Settings of transfers (`task.graph: data/graph`) stay as they were written, for they are part of the keys of cells, and
 are located when a cell is planned.
 """
@@ -29,7 +30,7 @@ def locate_files(values: Mapping[str, Any], root: str | Path) -> dict[str, Any]:
     return _map_paths(values, lambda path: os.path.relpath(Path(root) / path), Path(root))
 
 
-def save_paths(values: Mapping[str, Any], root: str | None, data: Path | None, folder: Path) -> dict[str, Any]:
+def save_paths(values: Mapping[str, Any], root: str | None, folder: Path) -> dict[str, Any]:
     """Return the values of a study with its paths as seen from its root, and the root as seen from its folder.
 
     Without a relative path there is no root to name, and none where the root is the folder itself.
@@ -41,12 +42,7 @@ def save_paths(values: Mapping[str, Any], root: str | None, data: Path | None, f
         paths.append(os.path.relpath(path, start))
         return paths[-1]
 
-    saved = dict(values)
-    if data is not None and isinstance(tasks := saved.get("tasks"), dict):
-        saved["tasks"] = {
-            name: _map_keys(task, TASK_FILES, lambda path: str(data / path)) for name, task in tasks.items()
-        }
-    saved = _map_paths(saved, see_from_root, Path())
+    saved = _map_paths(values, see_from_root, Path())
     if not paths and not _names_files(_list_settings(values), start):
         return saved
     saved.pop("root", None)
@@ -79,7 +75,9 @@ def _map_paths(values: Mapping[str, Any], change: Change, root: Path) -> dict[st
         changed["set"] = _map_tokenizer(recipe, change, root)
     if isinstance(contenders := values.get("contenders"), dict):
         changed["contenders"] = {name: _map_contender(one, change, root) for name, one in contenders.items()}
-    if isinstance(tasks := values.get("tasks"), dict):
+    if isinstance(data := values.get("data"), str):
+        changed["data"] = _map_path(data, change)
+    elif isinstance(tasks := values.get("tasks"), dict):
         changed["tasks"] = {name: _map_keys(task, TASK_FILES, change) for name, task in tasks.items()}
     return changed
 

@@ -78,7 +78,6 @@ def run(
     *,
     on: ExecutorName = "here",
     workers: int = 1,
-    data: str | Path | None = None,
     device: str | None = None,
     retry: bool = False,
     keep: bool = False,
@@ -107,7 +106,6 @@ def run(
         return planner.make_plan(
             study,
             folder,
-            data=None if data is None else Path(data),
             device=device,
             keep=keep,
             report_only=not work,
@@ -171,7 +169,6 @@ def run_several(
     *,
     on: ExecutorName = "here",
     workers: int = 1,
-    data: str | Path | None = None,
     device: str | None = None,
     retry: bool = False,
     work: bool = True,
@@ -213,7 +210,6 @@ def run_several(
             plan = planner.make_plan(
                 studies[number],
                 folder,
-                data=None if data is None else Path(data),
                 device=device,
                 report_only=not work,
                 any_version=any_version,
@@ -303,7 +299,7 @@ def _tell_unplanned(imported: frozenset[str], plans: Sequence[Plan], on_progress
 def _register(plan: Plan) -> dict[str, Any]:
     """Register the claims and save the study beside its cells; a file there that says the same stays as it is."""
     registration = register_claims(plan)
-    values = save_paths(plan.study.dump(), plan.study.root, plan.data, plan.folder)
+    values = save_paths(plan.study.dump(), plan.study.root, plan.folder)
     if not _says(plan.folder / STUDY, values):
         text = yaml.dump(values, Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
         checkpoint.write_text(plan.folder / STUDY, text)
@@ -318,7 +314,7 @@ def _says(file: Path, values: dict[str, Any]) -> bool:
         study = Study.load(file)
     except UserError:
         return False  # of another version, or damaged: written anew
-    return save_paths(study.dump(), study.root, None, file.parent) == values
+    return save_paths(study.dump(), study.root, file.parent) == values
 
 
 def load_errors(plan: Plan, cells: list[Cell]) -> dict[str, str]:

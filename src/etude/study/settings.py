@@ -16,8 +16,8 @@
     gpu: {...}                            # sections that take the place of these with --gpu
 
 Claims, their direction and the rule that settles them stand here, so they are there before the first cell runs.
-Relative paths are looked for from where the command runs, those of tasks from `--data` where it is given; in a file
-with a `root`, such as the copy in a study's folder, from there (relative_paths.py).
+Relative paths are looked for from where the command runs, those of tasks from `data` where it is given, here or by
+`--data`; in a file with a `root`, such as the copy in a study's folder, from there (relative_paths.py).
 """
 
 from __future__ import annotations
@@ -92,6 +92,9 @@ class Study(Strict):
     rule: Rule = Rule()
     needs: Needs = Needs()
     curve: int = Field(default=8, ge=1, description="evaluations on held-out text, for the learning curves")
+    data: str | None = Field(
+        default=None, description="folder that relative paths of tasks are looked for in; --data takes its place"
+    )
     root: str | None = Field(
         default=None,
         description="folder that relative paths are looked for in, seen from this file's; else the working one",
@@ -122,6 +125,8 @@ class Study(Strict):
             values |= gpu_section
             own_places = {path: place for path, place in places.items() if path[:1] and path[0] not in gpu_section}
             places = own_places | {path[1:]: place for path, place in places.items() if path[:1] == ("gpu",)}
+        if changes and changes.get("data") is not None:
+            values["data"] = changes["data"]  # tasks' paths are not those of a root then
         if isinstance(root := values.get("root"), str):
             values = {**locate_files(values, folder / root), "root": str(folder / root)}
         changed = Document(values, places)

@@ -77,17 +77,18 @@ def study(
     if on != "ray" and not report_only:  # a cluster's devices are not this machine's
         require_device(device)
     executor: Literal["here", "processes", "ray"] = "processes" if workers and on == "here" else on
-    loaded = read_study(file, settings=settings, budget=budget, gpu=gpu, text=text)
+    loaded = read_study(file, settings=settings, budget=budget, gpu=gpu, text=text, data=data)
     if others:
         if cell is not None:
             raise UserError("--cell is a cell of one study. Name that study alone.")
-        several = [read_study(other, settings=settings, budget=budget, gpu=gpu, text=text) for other in others]
+        several = [
+            read_study(other, settings=settings, budget=budget, gpu=gpu, text=text, data=data) for other in others
+        ]
         reports = runner.run_several(
             [loaded, *several],
             SHARED_FOLDER if out is None else out,
             on=executor,
             workers=workers or 2,
-            data=data,
             device=device,
             retry=retry,
             work=not report_only,
@@ -104,7 +105,6 @@ def study(
         study_folder(loaded, out),
         on=executor,
         workers=workers or 2,
-        data=data,
         device=device,
         retry=retry,
         only=cell,
@@ -125,6 +125,7 @@ def read_study(
     budget: str | None = None,
     gpu: bool = False,
     text: Sequence[str] | None = None,
+    data: str | Path | None = None,
 ) -> Study:
     """A study file with its changes; the arguments are those of `study`."""
     from etude.study.budget import parse_budget
@@ -139,6 +140,8 @@ def read_study(
         changes["text.world"] = None
         changes["text.files"] = None if is_corpus else list(text)
         changes["text.corpus"] = text[0] if is_corpus else None
+    if data is not None:
+        changes["data"] = str(data)
     return Study.load(file, gpu, changes)
 
 
@@ -191,7 +194,7 @@ def plan_study(
     from etude.study.power import describe_power
     from etude.study.runner import select_cells
 
-    loaded = read_study(file, settings=settings, budget=budget, gpu=gpu, text=text)
+    loaded = read_study(file, settings=settings, budget=budget, gpu=gpu, text=text, data=data)
     with contextlib.ExitStack() as stack:  # a dry run leaves nothing behind
         folder = Path(out or SHARED_FOLDER) / loaded.name if shares_folder else study_folder(loaded, out)
         if not folder.is_dir():
@@ -199,7 +202,6 @@ def plan_study(
         plan = planner.make_plan(
             loaded,
             folder,
-            data=None if data is None else Path(data),
             device=device,
             dry=True,
             any_version=any_version,
