@@ -65,6 +65,38 @@ def test_gpt3_cosine_ends_before_the_run_at_a_tenth():
     assert values == pytest.approx([6e-4, 6e-4 * 0.55, 6e-5, 6e-5])
 
 
+RAMPED = {"lr": 1.0, "batch_tokens": 40, "batch_ramp": {"from_tokens": 10, "over_tokens": 80, "stages": 2}}
+
+
+def test_a_schedule_in_tokens_counts_what_was_read():
+    # rows of 10 tokens: 4 steps of 1 row, 2 of 2 rows, then 4 rows a step; 12 steps read 4 + 4 + 24 = 32 rows
+    settings = Settings(steps=12, lr_progress="tokens", lr_schedule="linear", warmup=0, decay_end=0.75, **RAMPED)
+    values = [compute_lr(settings, step, 12, 10) for step in (0, 4, 6, 8, 10, 11)]
+    assert values == pytest.approx([1.0, 1 - 4 / 24, 1 - 8 / 24, 1 - 16 / 24, 0.0, 0.0])
+    in_steps = [compute_lr(settings.model_copy(update={"lr_progress": "steps"}), step, 12, 10) for step in (4, 6)]
+    assert in_steps == pytest.approx([1 - 4 / 9, 1 - 6 / 9])
+
+
+def test_a_warm_up_in_tokens_is_a_share_of_what_is_read_or_a_number_of_steps():
+    share = Settings(steps=12, lr_progress="tokens", lr_schedule="constant", warmup=6 / 32, **RAMPED)  # 6 rows
+    steps = share.model_copy(update={"warmup": 5.0})  # 5 steps have read 6 rows
+    for settings in (share, steps):
+        values = [compute_lr(settings, step, 12, 10) for step in (0, 3, 4, 5)]
+        assert values == pytest.approx([1 / 7, 4 / 7, 6 / 8, 1.0])
+
+
+CURVES = [(curve, shape) for curve in ("linear", "cosine", "stable_decay", "constant")
+          for shape in ("shift", "switch", "multiply")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("curve", "shape"), [*CURVES, ("inverse_sqrt", "shift")])
+def test_without_a_ramp_tokens_and_steps_are_one(curve, shape):
+    settings = Settings(steps=50, lr_schedule=curve, warmup=0.13, warmup_shape=shape, batch_tokens=40)
+    counted = settings.model_copy(update={"lr_progress": "tokens"})
+    for step in range(50):
+        assert compute_lr(counted, step, 50, 10) == pytest.approx(compute_lr(settings, step, 50, 10), rel=1e-12)
+
+
 def test_inverse_square_root_is_that_of_the_transformer():
     width, warm = 512, 4000
     peak = width**-0.5 * warm**-0.5  # 6.99e-4

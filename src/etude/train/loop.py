@@ -165,7 +165,7 @@ class Loop(Stepper):
 
     def advance(self, step: Step) -> None:
         """Make one update from all micro-batches of a step."""
-        lr = schedule.compute_lr(self.settings, step.number, self.total)
+        lr = schedule.compute_lr(self.settings, step.number, self.total, self.rows.row_tokens)
         counts = {name: float(count) for name, count in step.counts.items()}
         flops = sum(self.objective.flops(self.model, batch) for batch in step.batches)
         # names with a space cannot be those of loss terms

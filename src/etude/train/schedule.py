@@ -11,6 +11,10 @@ at p = 0 to final_lr at p = 1, the published schedules join the two in three way
 The last two have a learning rate of exactly 0 at the first update. inverse_sqrt is Vaswani et al., section 5.3, in
 terms of its peak: min((t+1)/w, sqrt(w/(t+1))). stable_decay stays at lr and decays over the last decay_share of steps.
 
+With lr_progress=tokens, t, w and e are what was read before those steps, and the 1 beside them is what the step reads.
+Under a batch ramp that is another curve: half of GPT-3's decay lies behind 130 billion tokens, not behind half of the
+steps, of which the ramp's small ones are many.
+
 Batches are whole rows. A batch ramp has a few stages of constant size, so the rows before any step are a short sum.
 """
 
@@ -41,24 +45,30 @@ def _decay(settings: Settings, progress: float) -> float:
     return settings.final_lr + (1.0 - settings.final_lr) * shape
 
 
-def compute_lr(settings: Settings, step: int, total: int) -> float:
-    """Return the learning rate of the update `step`, of `total`."""
-    warm = warmup_steps(settings, total)
+def compute_lr(settings: Settings, step: int, total: int, row_tokens: int | None = None) -> float:
+    """Return the learning rate of the update `step`, of `total`; `row_tokens` is read where tokens are counted."""
+    warm, place, unit, length = warmup_steps(settings, total), step, 1, total
+    if settings.lr_progress == "tokens":
+        place, length = (rows_before(settings, row_tokens, number) for number in (step, total))
+        unit = batch_rows(settings, row_tokens, step)
+        is_share = settings.warmup < 1
+        warm = settings.warmup * length if is_share else rows_before(settings, row_tokens, int(settings.warmup))
     if settings.lr_schedule == "inverse_sqrt":
-        warm = max(1.0, warm)  # a share of a very short run
-        return settings.lr * min((step + 1) / warm, math.sqrt(warm / (step + 1)))
+        warm = max(float(unit), warm)  # a share of a very short run
+        return settings.lr * min((place + unit) / warm, math.sqrt(warm / (place + unit)))
     is_constant = settings.lr_schedule == "constant"
-    end = settings.decay_end * total
+    end = settings.decay_end * length
     if settings.warmup_shape == "shift":
-        if step < warm:
-            return settings.lr * (step + 1) / (warm + 1)
+        if place < warm:
+            return settings.lr * (place + unit) / (warm + unit)
         # stable_decay's last share is one of the run, so its progress is not counted from the warm-up
         origin = 0.0 if settings.lr_schedule == "stable_decay" else warm
-        return settings.lr * (1.0 if is_constant else _decay(settings, (step - origin) / max(1.0, end - origin)))
-    rising = step / warm if step < warm else 1.0
-    falling = 1.0 if is_constant else _decay(settings, step / end)
+        decay_length = max(float(unit), end - origin)
+        return settings.lr * (1.0 if is_constant else _decay(settings, (place - origin) / decay_length))
+    rising = place / warm if place < warm else 1.0
+    falling = 1.0 if is_constant else _decay(settings, place / end)
     if settings.warmup_shape == "switch":
-        return settings.lr * (rising if step < warm else falling)
+        return settings.lr * (rising if place < warm else falling)
     return settings.lr * rising * falling
 
 

@@ -62,6 +62,7 @@ class Settings(Strict):
     head_lr: Annotated[float, Field(gt=0)] | None = None  # another peak for the heads (Baevski 2019: 100 times lr)
     lr_schedule: Literal["linear", "cosine", "inverse_sqrt", "constant", "stable_decay"] = "linear"
     warmup: Annotated[float, Field(ge=0)] = 0.05  # steps; below 1, a share of the run
+    lr_progress: Literal["steps", "tokens"] = "steps"  # what the schedule counts: they differ under a batch ramp
     warmup_shape: Literal["shift", "switch", "multiply"] = "shift"  # see schedule.py: usual, BERT, ELECTRA and GPT-1
     final_lr: Share = 0.0  # share of lr at the end of the decay: 0.1 in GPT-3
     decay_end: Annotated[float, Field(gt=0, le=1)] = 1.0  # share of the run at which it ends: 260 of 300 B in GPT-3

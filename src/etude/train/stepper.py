@@ -334,7 +334,8 @@ class Stepper:
         step = self.loader.step(number)
         totals = self.ranks.sum({name: float(count) for name, count in step.counts.items()})
         tensor = failures.find_first_nonfinite(self.learner, lambda: self._backward(step, totals))
-        raise failures.nonfinite_error(tensor, number + 1, schedule.compute_lr(self.settings, number, self.total))
+        lr = schedule.compute_lr(self.settings, number, self.total, self.rows.row_tokens)
+        raise failures.nonfinite_error(tensor, number + 1, lr)
 
     def _update_in_place(self, step: Step, totals: dict[str, float], lr: float) -> dict[str, Tensor]:
         """Let the objective update the model itself (word vectors): no gradients, no optimiser."""
