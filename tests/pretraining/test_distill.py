@@ -219,6 +219,28 @@ def test_a_tiny_student_learns_the_inside_and_keeps_no_head(tiny: Path) -> None:
     assert names and not any("fit" in name or name.startswith("cls.") for name in names)
 
 
+def test_a_tiny_student_reads_pairs_and_learns_both_segments(corpus: Path, teacher: Path, tmp_path: Path) -> None:
+    """The second stage may be a task of pairs: what marks their second text is learnt in the first."""
+    opened = Corpus.open(corpus)
+    recipe = Recipe.load("tinybert", TINY).resolve(opened.tokenizer.vocab)
+    model, objective = build_student(recipe, opened, load_teacher(teacher, opened)[0])
+    rows = objective.rows(opened, 0)
+    batch = objective.batch([rows[number] for number in range(8)], Chance(0, 0))
+    assert batch.segments is not None and 0.2 < batch.segments.float().mean() < 0.8
+    sum(term.sum for term in objective.loss(model, batch).values()).backward()
+    assert (model.embedding.segments.weight.grad.abs().sum(1) > 0).all()
+
+
+def test_pairs_are_refused_where_the_teacher_has_one_kind_of_segment(corpus: Path, tmp_path: Path) -> None:
+    settings = {**SHAPE, **TRAIN, "model.layers": 3, "model.segments": 1, "model.pooler": False, "train.steps": 1}
+    settings |= {"objective.sentence": "none", "train.save_every": 0}
+    etude.pretrain("bert-toy", corpus, out=tmp_path / "bert", quiet=True, settings=settings)
+    with pytest.raises(UserError, match=r"set objective\.pair_rate=0"):
+        etude.distill("tinybert", corpus, out=tmp_path / "tiny", teacher=tmp_path / "bert", quiet=True, settings=TINY)
+    alone = {**TINY, "objective.pair_rate": 0.0}
+    etude.distill("tinybert", corpus, out=tmp_path / "tiny", teacher=tmp_path / "bert", quiet=True, settings=alone)
+
+
 def test_transformers_opens_a_tiny_student(tiny: Path) -> None:
     hf = pytest.importorskip("transformers")
     theirs = hf.AutoModel.from_pretrained(tiny, add_pooling_layer=False).eval()

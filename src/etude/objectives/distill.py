@@ -90,6 +90,8 @@ class Distill(Masked):
             )
         if model.context > teacher.model.context:
             raise UserError(f"The teacher sees {teacher.model.context} tokens: set model.context to that at most.")
+        if self.settings.pair_rate and teacher.model.settings.segments == 1:
+            raise UserError("The teacher has one kind of segment and reads no pairs: set objective.pair_rate=0.")
         self.teacher = teacher.eval()
         if settings.matches_layers:
             MaskedHead.over(model)  # draws, as runs before did here: theirs repeat bit for bit
