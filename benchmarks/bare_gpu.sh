@@ -3,16 +3,17 @@
 #
 # Here, once, in some minutes and with a network: what the machine lacks, in folders small enough to travel one or two at a time.
 #   bash benchmarks/bare_gpu.sh pack DATA TEXT FOLDER     wheels, minilm, pick, text.1, text.2, tasks in FOLDER
-# There, in a checkout, as soon as the folders named have come; each returns at once, and what it began goes on:
-#   bash benchmarks/bare_gpu.sh begin FOLDER WORK         wheels, minilm: install
+# There, in a checkout, as soon as the folders named have come, with this command or with one before it (`keep FOLDER WORK` takes
+# in what has come, and does no more); each returns at once, and what it began goes on:
+#   bash benchmarks/bare_gpu.sh begin FOLDER WORK         wheels: unpack them, and copy the code
 #   bash benchmarks/bare_gpu.sh tests FOLDER WORK         start `pytest -m gpu`
-#   bash benchmarks/bare_gpu.sh picks FOLDER WORK         pick, text.1: start picks of --mode MODE, PARALLEL at once
-#   bash benchmarks/bare_gpu.sh study FOLDER WORK NAME... text.2, tasks: prepare the text, start these studies
+#   bash benchmarks/bare_gpu.sh picks FOLDER WORK         pick, minilm: start picks of --mode MODE, PARALLEL at once
+#   bash benchmarks/bare_gpu.sh study FOLDER WORK NAME... text.1, text.2, tasks: prepare the text, start these studies
 #   bash benchmarks/bare_gpu.sh wait WORK OUT SECONDS     wait, say how far all are, put results into OUT/results.tgz
 #
 # DATA holds tasks/NAME/{train,valid}.jsonl.xz and corpora/ (benchmarks/pick_tasks.py), TEXT is the text of the studies; cells
 # that are there already count for the same text alone (benchmarks/results/cells/README.md). WORK outlives a checkout that is sent anew: the code runs from a copy in it. MODE=gpu-start, PARALLEL=6,
-# SHARE=1, PICK_MINUTES (the mode's), MINUTES=27 (from `begin` on, after which nothing is begun), WORKERS=3 (cells of the study at once) are the defaults. Two
+# SHARE=1, PICK_MINUTES (the mode's), MINUTES=27 (from `begin` on, after which nothing is begun), WORKERS=3 (cells of the study at once) are the defaults (PARALLEL=0: no picks). Two
 # cores belong to SHARE picks, the others to tests and study. Results: `pick_tasks.py --merge OUT/picks`, `etude study --import-cells`.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -25,7 +26,7 @@ pack() { # DATA TEXT FOLDER
     local data=$1 text=$2 folder=$3 python=${PYTHON:-$root/.venv/bin/python} core
     mkdir -p "$folder/wheels" "$folder/tasks"
     "$python" -m pip download -q -d "$folder/wheels" "${wheels_for[@]}" "pydantic==2.*" annotated-types typing-inspection \
-        hypothesis sortedcontainers threadpoolctl zstandard pytest-xdist execnet
+        hypothesis sortedcontainers threadpoolctl pytest-xdist execnet
     # pydantic asks for one version of its core
     core=$("$python" - "$folder"/wheels/pydantic-2*.whl <<'P'
 import re, sys, zipfile
@@ -65,13 +66,19 @@ last=$(($(nproc) - 1))
 used=$((2 * parallel / share))  # cores of picks
 other_cores=$((used > last ? last : used))-$last
 
+keep() { # FOLDER: what has come outlives the checkout
+    local name
+    for name in minilm pick tasks text.1 text.2; do
+        if [ -d "$1/$name" ] && [ ! -e "$work/$name" ]; then cp -r "$1/$name" "$work/"; fi
+    done
+}
+
 begin() { # FOLDER
     date +%s > "$work/begun"
     # pip may belong to another Python than the one with torch: a wheel is a zip, and a folder on the path will do
     for wheel in "$1"/wheels/*.whl; do python -m zipfile -e "$wheel" "$work/packages"; done
-    git -C "$root" rev-parse --short HEAD > "$work/commit" 2> /dev/null || echo "${COMMIT:-unknown}" > "$work/commit"
+    echo "${COMMIT:-$(git -C "$root" rev-parse --short HEAD 2> /dev/null || echo unknown)}" > "$work/commit"
     mkdir -p "$work/tree"; (cd "$root" && tar cf - --exclude="./$(basename "$1")" --exclude=./.git .) | tar xf - -C "$work/tree"
-    cp -r "$1/minilm" "$work/"; xz -df "$work/minilm/model.safetensors.xz"
     (cd "$work/tree" && PYTHONPATH="$work/tree/src:$work/packages" python -c "import etude.cli.main, pydantic, seqeval; print(\"pydantic\", pydantic.VERSION)")
 }
 
@@ -81,8 +88,7 @@ tests() { # FOLDER: compiled kernels are tested as a user runs them, without MPS
 }
 
 picks() { # FOLDER
-    cp -r "$1/pick" "$work/"; mv "$work/minilm" "$work/pick/"
-    if [ -e "$1/text.1/text.xz" ]; then cp "$1/text.1/text.xz" "$work/text.xz"; fi
+    if [ -e "$work/minilm" ]; then mv "$work/minilm" "$work/pick/"; xz -df "$work/pick/minilm/model.safetensors.xz"; fi
     # MPS takes 48 processes, a pick has two or three of them: a daemon for every 16 picks, each with tasks and cores of its own
     local tasks daemons=$(((parallel + 15) / 16)) number each first
     tasks=($(cd "$work/pick/tasks" && ls))
@@ -100,8 +106,7 @@ picks() { # FOLDER
 }
 
 study() { # FOLDER NAME...
-    cp -r "$1/tasks" "$work/"; cat "$1/text.2/text.xz" >> "$work/text.xz"; shift
-    { xz -dc "$work/text.xz" || true; } > "$work/text.txt"
+    shift; cat "$work"/text.[12]/text.xz | xz -dc > "$work/text.txt"
     local earlier=()
     nvidia-cuda-mps-control -d || true  # one runs already
     for cells in "$work"/tree/benchmarks/results/cells/*.zip; do earlier+=(--import "$cells"); done
@@ -129,12 +134,13 @@ running() {
     return 0
 }
 
-command=${1:?pack, begin, tests, picks, study or wait}; shift
+command=${1:?pack, keep, begin, tests, picks, study or wait}; shift
 case $command in
 pack) pack "${1:?DATA}" "${2:?TEXT}" "${3:?FOLDER}" ;;
-begin | tests | picks | study)
+keep | begin | tests | picks | study)
     folder=$(cd "${1:?FOLDER}" && pwd); mkdir -p "${2:?WORK}"; work=$(cd "$2" && pwd); shift 2
-    "$command" "$folder" "$@" ;;
+    keep "$folder"
+    if [ "$command" != keep ]; then "$command" "$folder" "$@"; fi ;;
 wait) work=$(cd "${1:?WORK}" && pwd); wait_for_all "${2:?OUT}" "${3:?SECONDS}" ;;
-*) echo "pack, begin, tests, picks, study or wait, not $command" >&2; exit 2 ;;
+*) echo "pack, keep, begin, tests, picks, study or wait, not $command" >&2; exit 2 ;;
 esac
