@@ -166,6 +166,21 @@ def test_flops_follow_six_times_the_parameters() -> None:
     assert size.flops_per_token == pytest.approx(6 * weights + attention, rel=2e-3)  # biases and norms
 
 
+@pytest.mark.parametrize(
+    ("name", "pairs", "batch"),
+    [
+        ("seq2seq-rnn", 7.5 * 12e6, 128),  # epochs of WMT14 English-French, as Sutskever et al. chose from it
+        ("luong", 12 * 4.5e6, 128),  # epochs of WMT14 English-German
+        ("rnn-search", 2.88e5 * 80, 80),  # updates of RNNsearch-50: Bahdanau et al., appendix B.2
+    ],
+)
+def test_recurrent_translators_see_as_many_pairs_as_the_papers_had(name: str, pairs: float, batch: int) -> None:
+    """A step of ours holds as many pairs as one of the paper, of 32 tokens a side."""
+    recipe = Recipe.load(name).resolve()
+    assert recipe.train.steps is not None and recipe.train.batch_tokens / batch == 64
+    assert recipe.train.steps * batch == pytest.approx(pairs, rel=0.01)
+
+
 @pytest.mark.parametrize("name", [name for name in PUBLISHED if name.startswith("gpt3")])
 def test_gpt3_has_the_papers_rate_after_as_many_tokens(name: str) -> None:
     """In tokens, as appendix B counts: a warm-up of 375 million, a cosine to a tenth at 260 of 300 billion."""
