@@ -71,7 +71,7 @@ def test_a_word_of_sub_words_is_the_mean_of_its_rows() -> None:
 
 
 def test_the_unknown_token_has_the_mean_of_the_rarest_words() -> None:
-    for unknown, wanted in (("rarest", lambda t: t[[0, 2, 3, 4, 5, 6, 7, 8, 9]].mean(0)), ("zero", lambda t: 0 * t[0]),
+    for unknown, wanted in (("rarest", lambda t: t[[6, 7, 8, 9]].mean(0)), ("zero", lambda t: 0 * t[0]),
                             ("own", lambda t: t[1])):  # fmt: skip
         model = model_of(unknown=unknown)
         model.attach_tokenizer(tokenizer())

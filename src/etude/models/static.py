@@ -77,7 +77,7 @@ class Static(Model):
         self.counts: Tensor  # (V,) int64, in the text the vectors were learnt from: files of vectors tell them too
         self.register_buffer("counts", torch.zeros(self.vocab, dtype=torch.int64))
         self.unknown: int | None = None  # the id of the unknown token
-        self.token_count = self.vocab  # tokens of the tokenizer; further rows of the tables belong to no word
+        self._rarest: list[int] = []  # ids of the rarest words
         self.speller: OpenVocabularyTokenizer | None = None  # knows the letters of unknown words, where those matter
         # (V+1,) bounds and the rows of every word, from its letters: no weights, so not saved with them
         self.subword_rows: tuple[np.ndarray, np.ndarray] | None = None
@@ -98,7 +98,10 @@ class Static(Model):
 
     def attach_tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
         """Learns which token is the unknown one, and the letters of words where those matter."""
-        self.unknown, self.token_count = tokenizer.special.unknown, min(self.vocab, tokenizer.vocab)
+        special = set(tokenizer.special.ids())
+        # ids are by falling frequency; special tokens are no words, and rows behind the tokenizer's belong to none
+        words = [id for id in range(min(self.vocab, tokenizer.vocab)) if id not in special]
+        self.unknown, self._rarest = tokenizer.special.unknown, words[-RAREST:]
         if self.settings.buckets:
             self.set_spellings(list_token_strings(tokenizer))
         if self.settings.unknown not in ("subwords", "random") or not tokenizer.word_level:
@@ -167,11 +170,10 @@ class Static(Model):
     # --- unknown words ------------------------------------------------------------------------------
 
     def _stand_in(self) -> Tensor:
-        """(D,) for an unknown word without letters. Ids are by falling frequency, so the last ones are the rarest."""
-        if self.settings.unknown == "zero":
+        """(D,) for an unknown word without letters."""
+        if self.settings.unknown == "zero" or not self._rarest:
             return self.input.weight.new_zeros(self.width)
-        rarest = torch.arange(max(0, self.token_count - RAREST), self.token_count, device=self.input.weight.device)
-        return self.vectors(rarest[rarest != self.unknown]).mean(0)
+        return self.vectors(torch.tensor(self._rarest, device=self.input.weight.device)).mean(0)
 
     def _split_open_ids(self, tokens: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """Ids of the vocabulary for those of an open one; and places and vectors of the words that have none."""

@@ -264,13 +264,14 @@ def test_vectors_are_taken_over_when_training_begins(tmp_path: Path, tokenizer: 
     tuned = etude.finetune(base, "tag", train=train, out=tmp_path / "tuned", settings=overrides)
     own = tuned.model.task.own
     loaded = etude.load(vectors)
-    for word in ("the", "seoul", "갔다"):  # of the examples, in lower case
+    for word, written in (("the", "the"), ("seoul", "Seoul"), ("갔다", "갔다")):  # the network reads lower case
+        assert loaded.tokenizer.id(written) is not None
         row = own.network.words.weight[own.tables.numbers([word])[0]].detach().numpy()
-        known = loaded.states([[word]])[0][-1, 0]
-        if loaded.tokenizer.id(word) is not None:
-            np.testing.assert_allclose(row, known, atol=1e-6)
-        else:  # "Seoul" is a word of the vectors, "seoul" is not: drawn, not the vector of unknown words
-            assert np.abs(row - known).max() > 1e-3
+        np.testing.assert_allclose(row, loaded.states([[written]])[0][-1, 0], atol=1e-6)
+    row = own.network.words.weight[own.tables.numbers(["york"])[0]].detach().numpy()
+    unknown = loaded.states([["York"]])[0][-1, 0]
+    assert loaded.tokenizer.id("York") is None
+    assert np.abs(row - unknown).max() > 1e-3, "a word without a vector is drawn, not that of unknown words"
     assert etude.load(vectors).tokenizer.vocab - 6 <= len(own.tables.words)
     with pytest.raises(UserError, match="8 wide"):
         etude.finetune(base, "tag", train=train, out=tmp_path / "x", settings=overrides | {"task.network.words": 9})
