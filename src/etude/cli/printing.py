@@ -74,4 +74,4 @@ def make_console(stderr: bool = False, soft_wrap: bool = False, highlight: bool 
                 else:
                     yield Segment(escape_controls(segment.text), segment.style)
 
-    return PlainConsole(stderr=stderr, soft_wrap=soft_wrap, highlight=highlight, markup=False)
+    return PlainConsole(stderr=stderr, soft_wrap=soft_wrap, highlight=highlight, markup=False, emoji=False)

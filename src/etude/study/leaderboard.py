@@ -157,7 +157,7 @@ def print_leaderboard(results: dict[str, Any], console: Any) -> None:
     """Print the leaderboard: as wide as the terminal, 200 columns in a log."""
     from rich.console import Console
 
-    printer = console if console.is_terminal else Console(highlight=False, markup=False, width=200)
+    printer = console if console.is_terminal else Console(highlight=False, markup=False, emoji=False, width=200)
     printer.print(_build_table(results))
 
 
