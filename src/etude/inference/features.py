@@ -25,6 +25,7 @@ from etude.tasks.base import by_length
 from etude.tasks.data.examples import checked_text
 from etude.tasks.data.records import COMPRESSED, open_file
 from etude.text.encodings import suggest_encoding
+from etude.text.line_ends import has_return_ends
 from etude.text.prepare.decompression import DECOMPRESSION_ERRORS
 
 log = logging.getLogger("etude")
@@ -123,7 +124,9 @@ def read_texts(file: Path, column: str | None, skip_empty: bool = False) -> list
             raise UserError(error.message, advice) from None
     try:
         with open_file(file) as content:
-            lines = content.read().decode("utf-8-sig").split("\n")  # without the byte order mark of a spreadsheet
+            data = content.read()
+        text = data.decode("utf-8-sig")  # without the byte order mark of a spreadsheet
+        lines = text.split("\r" if has_return_ends(data) else "\n")
     except FileNotFoundError:
         raise UserError(f"There is no file {file}.") from None
     except DECOMPRESSION_ERRORS as problem:

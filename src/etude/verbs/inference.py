@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from etude.errors import UserError
+from etude.text.line_ends import split_returns
 from etude.verbs.limits import refuse_given, require_device, require_folder_of
 from etude.verbs.text_sources import explain_encoding, read_source
 
@@ -201,10 +202,10 @@ def predict(
         yield from (response for response in responses if not isinstance(response, UserError))
         return
     source: str | int = sys.stdin.fileno() if path is None else str(path)
-    # a line ends at \n only: texts may hold U+2028 and its kind
+    # not universal line ends: texts may hold returns, U+2028 and its kind
     with open(source, encoding="utf-8", newline="\n", closefd=path is not None) as lines:
         try:
-            yield from model.stream(lines, str(path or "standard input"), skip_bad)
+            yield from model.stream(split_returns(lines), str(path or "standard input"), skip_bad)
         except UnicodeDecodeError:
             raise explain_encoding(path) from None
 
@@ -364,7 +365,8 @@ def translate(
     done = 0
     with open(source, encoding="utf-8-sig", newline="\n", closefd=path is not None) as lines:  # no byte order mark
         try:
-            while block := list(islice(lines, LINES)):
+            texts_of_lines = split_returns(lines)
+            while block := list(islice(texts_of_lines, LINES)):
                 texts = [line.rstrip("\r\n") for line in block]
                 yield from model.translate(
                     texts, beams=beams, penalty=penalty, coverage=coverage, best=best, temperature=temperature,

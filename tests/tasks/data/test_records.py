@@ -202,6 +202,19 @@ def test_a_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
         assert rows_of(found) == [("x", "1")] and found.places == [f"{path}:2"]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".txt", ".jsonl"])
+def test_lines_that_end_in_a_return_alone(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    mark = "," if suffix == ".csv" else "\t"
+    lines = [f"text{mark}label", f"x{mark}1", "", f"y{mark}2"]
+    if suffix == ".jsonl":
+        lines = ["", '{"text": "x", "label": "1"}', "", '{"text": "y", "label": "2"}']
+    for end in ("", "\r"):
+        path.write_bytes(b"\xef\xbb\xbf" + ("\r".join(lines) + end).encode())
+        found = read(path)
+        assert rows_of(found) == [("x", "1"), ("y", "2")] and found.places == [f"{path}:2", f"{path}:4"]
+
+
 def test_long_fields(tmp_path: Path) -> None:
     path = write(tmp_path, "a.csv", f"text,label\n{'x' * 200_000},1\n")
     assert len(read(path)[0].texts[0]) == 200_000

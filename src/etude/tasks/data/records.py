@@ -27,6 +27,7 @@ from etude.errors import UserError
 from etude.extras import require
 from etude.tasks.data.examples import Record, short
 from etude.text.encodings import suggest_encoding
+from etude.text.line_ends import has_return_ends
 from etude.text.prepare.table_rows import strings_as_bytes
 from etude.text.prepare.zstd_stream import open_zstd
 
@@ -90,8 +91,8 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def read_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str | UserError]]:
-    """(number, text) of each line, its end included; a line ends at \\n only."""
-    for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
+    """(number, text) of each line, its end included; a line ends at \\n, where there is none at \\r."""
+    for number, line in enumerate(_cut_lines(file), 1):
         if len(line) > MAX_LINE_BYTES:
             raise UserError(f"{path}:{number}: the line is longer than {MAX_LINE_BYTES >> 20} MB. Is it a record?")
         if number == 1:
@@ -106,6 +107,15 @@ def read_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str | UserErro
                     f"{suggest_encoding(path, is_labelled=True)}"
                 ),
             )
+
+
+def _cut_lines(file: BinaryIO) -> Iterator[bytes]:
+    first = file.readline(MAX_LINE_BYTES + 1)
+    if has_return_ends(first) and len(first) <= MAX_LINE_BYTES:  # the whole file
+        yield from first.splitlines(keepends=True)
+    elif first:
+        yield first
+    yield from iter(lambda: file.readline(MAX_LINE_BYTES + 1), b"")
 
 
 def _json_lines(path: Path, file: BinaryIO) -> Records:

@@ -1,4 +1,4 @@
-"""Input files: decompressed (gzip, xz, zstd) and hashed while they are read."""
+"""Input files: decompressed (gzip, xz, zstd) and hashed while they are read; lines of text end in line feeds."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from etude.errors import UserError, WriteError
+from etude.text.line_ends import SAMPLE_BYTES, has_return_ends
 from etude.text.prepare.sources import SourceFile
 from etude.text.prepare.zstd_stream import open_zstd
 from etude.text.remote.urls import is_url
@@ -50,6 +51,8 @@ class InputFile:
         """`encoding`: of its text, where that is not UTF-8; it is read as if it were, with `errors` as `decode` has."""
         self.file, self.hashing, self.encoding = file, hashing, encoding
         self.raw: BinaryIO | None = None
+        self.head: bytes | None = None  # that was read to look at it, and is still to be returned; None: nothing was
+        self.has_return_ends = False
         if file.format == "hub":
             return
         self.raw = _open_raw(file)
@@ -66,13 +69,33 @@ class InputFile:
 
     def skip(self, offset: int) -> None:
         """Skip the first bytes of the decompressed text."""
+        if not offset:
+            return
         if self.file.compression or self.hashing or self.encoding is not None:
-            while offset and (chunk := self.stream.read(min(offset, 1 << 20))):
+            while offset and (chunk := self.read(min(offset, 1 << 20))):
                 offset -= len(chunk)
         else:
+            self._look_ahead()
+            self.head = b""
             self.source.seek(offset)
 
     def read(self, size: int) -> bytes:
+        """Read exactly `size` bytes, or all that is left; returns that end lines are line feeds."""
+        if self.head is None:
+            self._look_ahead()
+        if self.head:
+            data, self.head = self.head[:size], self.head[size:]
+            data += self._read_stream(size - len(data))
+        else:
+            data = self._read_stream(size)
+        return data.replace(b"\r", b"\n") if self.has_return_ends else data  # as many bytes: offsets stay
+
+    def _look_ahead(self) -> None:
+        """Find out how lines end; called before anything is read."""
+        self.head = self._read_stream(SAMPLE_BYTES) if self.file.format != "parquet" else b""
+        self.has_return_ends = has_return_ends(self.head)
+
+    def _read_stream(self, size: int) -> bytes:
         """Read exactly `size` bytes, or all that is left; decompressors may return fewer."""
         chunks = []
         while size and (chunk := self.stream.read(size)):
