@@ -33,6 +33,13 @@ def test_seventeen_classes() -> None:
         ("person", None),
         ("go to bed", None),
         ("would", None),
+        ("now", None),
+        ("further away", None),
+        # function words, but none of NLTK's stop words, which are what the released code leaves out
+        ("outside", "outside"),
+        ("gold mine", "gold_mine"),
+        ("half hour", "half_hour"),
+        ("nothing", "nothing"),
     ],
 )
 def test_names_of_concepts(name: str, concept: str | None) -> None:
@@ -41,6 +48,7 @@ def test_names_of_concepts(name: str, concept: str | None) -> None:
 
 def test_korean_names_are_read_in_their_language() -> None:
     assert normalize_concept("/c/ko/고양이", "ko") == "고양이" and normalize_concept("/c/ko/고양이") is None
+    assert normalize_concept("/c/ko/그것", "ko") is None
 
 
 def test_relations_are_merged_swapped_and_reversed() -> None:

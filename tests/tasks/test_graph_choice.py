@@ -24,6 +24,7 @@ from etude.inference.task_model import TaskModel
 from etude.runs.run import Run
 from etude.tasks import graph_choice
 from etude.tasks.graph_choice import GraphChoice, Settings, margin_ranking_sum
+from etude.tasks.knowledge_source import KnowledgeSource
 from etude.transfer.finetune import finetune, plan_transfer, resume
 from tests.two_hop import questions, town_graph, write_graph, write_questions
 
@@ -173,6 +174,15 @@ def test_a_run_remembers_its_graph_and_refuses_another(base: Base, town: Path, t
     write_graph(own / "graph", town_graph(seed=5))
     with pytest.raises(UserError, match="made with another graph"):
         TaskModel.open(tmp_path / "run", "cpu")
+
+
+def test_a_run_refuses_concepts_that_are_numbered_otherwise(town: Path) -> None:
+    """Another version may read the same graph as other concepts: their vectors would be those of others."""
+    settings = Settings(graph=str(town / "graph"))
+    facts = KnowledgeSource(settings).facts()
+    assert KnowledgeSource(settings, facts).facts() == facts
+    with pytest.raises(UserError, match="other concepts than the run was fine-tuned with"):
+        KnowledgeSource(settings, {**facts, "concepts": facts["concepts"] - 1})
 
 
 def test_vectors_start_the_concepts_and_prune_paths(base: Base, town: Path, tmp_path: Path) -> None:

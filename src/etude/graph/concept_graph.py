@@ -2,7 +2,7 @@
 
 ConceptNet is read as the released code reads it. Names lose their part of speech and their case, and those with other
 signs than letters are dropped; 34 relations become 17 classes, some with head and tail exchanged; `hascontext`, self
-loops, vague concepts and concepts with a function word go. The reverse of relation r is r + R. A graph with other
+loops, vague concepts and concepts with a stop word go. The reverse of relation r is r + R. A graph with other
 relations (the world's, one of your own) is taken as it is: every relation is a class, every entity a concept.
 
 Paths are searched on the collapsed graph, where two concepts are joined once. A hop then goes by the first relation of
@@ -23,7 +23,7 @@ import numpy as np
 
 from etude.errors import UserError
 from etude.graph.graph import Graph
-from etude.text.function_words import FUNCTION_WORDS
+from etude.text.function_words import KOREAN
 
 Merge = Literal["conceptnet", "none"]
 
@@ -52,8 +52,18 @@ CLASSES: dict[str, str] = {
 DROPPED = frozenset({"hascontext"})
 SYMMETRIC = frozenset({"antonym", "relatedto"})
 VAGUE = frozenset(["uk", "us", "take", "make", "object", "person", "people"])
-# beside the closed classes, what the released code adds
-STOP_WORDS = FUNCTION_WORDS | {"like", "gone", "did", "going", "would", "could", "get", "in", "up", "may", "wanter"}
+# NLTK's, which the released code takes: not all closed classes ("outside" and "nothing" are concepts)
+ENGLISH = """
+    i me my myself we our ours ourselves you your yours yourself yourselves he him his himself she her hers herself
+    it its itself they them their theirs themselves what which who whom this that these those am is are was were be
+    been being have has had having do does did doing a an the and but if or because as until while of at by for with
+    about against between into through during before after above below to from up down in out on off over under
+    again further then once here there when where why how all any both each few more most other some such no nor not
+    only own same so than too very can will just should now s t d ll m o re ve y don ain aren couldn didn doesn hadn
+    hasn haven isn ma mightn mustn needn shan shouldn wasn weren won wouldn
+"""
+ADDED = "like gone did going would could get in up may wanter"  # by the released code
+STOP_WORDS = frozenset([*ENGLISH.split(), *ADDED.split(), *KOREAN.split()])
 
 _WORDS = re.compile(r"[^\W\d_]+(?:[_-][^\W\d_]+)*")
 
@@ -215,8 +225,7 @@ def merge_relations(relations: Sequence[str], merge: Merge) -> tuple[list[str], 
 def normalize_concept(name: str, language: str = "en") -> str | None:
     """A name of ConceptNet without its language and part of speech, in lower case; None where it is no concept here.
 
-    /c/en/Hot_Dog/n -> hot_dog; eat breakfast -> eat_breakfast; None for another language, digits, vague or function
-    words.
+    /c/en/Hot_Dog/n -> hot_dog; eat breakfast -> eat_breakfast; None for another language, digits, vague or stop words.
     """
     if name.startswith("/c/"):
         parts = name.split("/")

@@ -93,9 +93,9 @@ class Grounder:
         return {numbers[lemma] for lemma in map(self.lemmatizer.lemma, words) if lemma in numbers}
 
     def _prune(self, concepts: set[int], strict: bool) -> tuple[int, ...]:
-        """Without near-duplicates ("Xer" and "Xe" beside X) and, of ConceptNet, without function words.
+        """Without near-duplicates ("Xer" and "Xe" beside X) and, of ConceptNet, without stop words.
 
-        `strict`, of a question: no concept may hold a function word. Of an answer: not of function words alone.
+        `strict`, of a question: no concept may hold a stop word. Of an answer: not of stop words alone.
         """
         names = {self.graph.names[number] for number in concepts}
         pruned = []

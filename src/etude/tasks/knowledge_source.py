@@ -69,6 +69,11 @@ class KnowledgeSource:
             check_graph(self.graph, facts["fingerprint"], "The fine-tuned run")
         merge: Merge | None = settings.merge if facts is None else facts["merge"]
         self.concepts: ConceptGraph = build_concept_graph(self.graph, merge, settings.language)
+        if facts is not None and (facts["concepts"], facts["relations"]) != (len(self.concepts.names), self.relations):
+            raise UserError(
+                f"{folder} is read as other concepts than the run was fine-tuned with: {len(self.concepts.names):,} of "
+                f"them, and {facts['concepts']:,} by another version of this package. Use that one, or fine-tune anew."
+            )
         self.table: np.ndarray | None = None  # (C, D) float32
         hop_scores = None
         if vectors is not None:
