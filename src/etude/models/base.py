@@ -161,6 +161,11 @@ class Model(nn.Module, ABC):
         return False
 
     @property
+    def has_learned_positions(self) -> bool:
+        """Whether each position has a vector of its own, which learns where a sequence reaches it."""
+        return False
+
+    @property
     def has_attention_weights(self) -> bool:
         """Whether `attention_weights` can be asked for."""
         return False

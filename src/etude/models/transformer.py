@@ -372,6 +372,10 @@ class Transformer(Model):
         return self.settings.share != "none"
 
     @property
+    def has_learned_positions(self) -> bool:
+        return self.settings.positions == "learned"
+
+    @property
     def has_attention_weights(self) -> bool:
         return True
 
