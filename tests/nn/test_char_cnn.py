@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from etude.nn.char_cnn import CharacterCNN, Settings
+from etude.recipes.schema import Recipe
 from etude.text.tokenizer import char_ids
 from etude.text.tokenizer.char_ids import words_to_char_ids
 
@@ -107,3 +108,13 @@ def test_a_filter_wider_than_words_is_refused():
     with pytest.raises(ValueError, match="a filter of width 7 does not fit words of length=6 characters"):
         Settings(length=6)
     assert Settings(length=7).widest == 7
+
+
+def test_gates_of_highways_start_where_each_paper_has_them() -> None:
+    for name, bias in (("elmo", -2.0), ("two-tower-base", -1.0), ("two-tower-large", -1.0)):
+        settings = Recipe.load(name).model.characters
+        assert isinstance(settings, Settings)
+        network = CharacterCNN(settings.model_copy(update={"filters": [(1, 3)], "project": 2}))
+        assert [highway.gate.bias.detach().unique().item() for highway in network.highways] == [
+            bias
+        ] * settings.highways

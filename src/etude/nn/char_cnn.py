@@ -8,7 +8,8 @@ Kim et al. 2016 (Character-Aware Neural Language Models), section 2, in the form
     highway layers   g = sigmoid(W_g x + b_g),  y = g * relu(W_t x + b_t) + (1 - g) * x,  b_g = -2 at first: x passes
     a projection to the width of the model
 
-Baevski et al. 2019 use the same with wider filters. Rows of characters come from `etude.text.tokenizer.char_ids`.
+Baevski et al. 2019 use the same with wider filters, and gates that start at -1: their code stores the opposite gate, of
+what passes, at +1. Rows of characters come from `etude.text.tokenizer.char_ids`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Settings(Strict):
     embedding: int = Field(default=16, ge=1, description="width of a character's vector")
     characters: int = Field(default=CHAR_VOCAB, ge=CHAR_VOCAB, description="rows of their table")
     highways: int = Field(default=2, ge=0)
+    gate_bias: float = Field(default=-2.0, description="of the highways' gates at first: below 0 the input passes")
     project: int | None = Field(default=None, ge=1, description="width of a word's vector; that of the model if None")
     activation: Literal["relu", "tanh"] = "relu"
     length: int = Field(default=MAX_CHARS, ge=3, description="characters of a word at most, its two marks among them")
@@ -67,12 +69,12 @@ class Highway(nn.Module):
     2015). As in the released biLM, an open gate lets the transformed input in.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, gate_bias: float = -2.0) -> None:
         super().__init__()
         self.gate, self.transform = nn.Linear(width, width), nn.Linear(width, width)
         for part in (self.gate, self.transform):
             nn.init.normal_(part.weight, std=width**-0.5)
-        nn.init.constant_(self.gate.bias, -2.0)
+        nn.init.constant_(self.gate.bias, gate_bias)
         nn.init.zeros_(self.transform.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -102,7 +104,7 @@ class CharacterCNN(nn.Module):
             else:
                 nn.init.normal_(part.weight, std=part.in_features**-0.5)
             nn.init.zeros_(part.bias)
-        self.highways = nn.ModuleList(Highway(settings.channels) for _ in range(settings.highways))
+        self.highways = nn.ModuleList(Highway(settings.channels, settings.gate_bias) for _ in range(settings.highways))
         self.project = nn.Linear(settings.channels, settings.project) if settings.project else None
         if self.project is not None:
             nn.init.normal_(self.project.weight, std=settings.channels**-0.5)
