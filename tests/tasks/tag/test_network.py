@@ -25,7 +25,7 @@ from etude.tasks.data.examples import Examples
 from etude.tasks.tag.network import Network
 from etude.tasks.tag.network import Settings as NetworkSettings
 from etude.tasks.tag.task import Settings, TaggedSentence, Tagger, build, learn
-from etude.tasks.tag.word_features import CAPITALS, Tables, capitals, read_gazetteer
+from etude.tasks.tag.word_features import CAPITALS, UNKNOWN, Tables, capitals, read_gazetteer
 from etude.tasks.tag.word_features import Settings as FeatureSettings
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.transfer import vector_init
@@ -237,6 +237,38 @@ def test_gazetteers_that_cannot_be_read(tmp_path: Path) -> None:
 def test_settings_that_contradict_themselves(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         NetworkSettings(**values)
+
+
+# --- words outside the training examples ------------------------------------------------------------
+
+
+def test_the_unknown_word_is_learnt_from_words_that_occur_once(tokenizer: Tokenizer) -> None:
+    items = [TaggedSentence(["the", "Zorn", "of", "the", "of"], ["O", "B-PER", "O", "O", "O"], False)]
+    data = Examples(items, "made.conll", ["made.conll:1"])
+    model = biLM(tokenizer)
+    for share, moved in ((0.0, "Zorn"), (1.0, "a word nobody knows")):
+        settings = Settings(dropout=0.0, network={"dropout": 0.0, "words": 5, "states": [], "singletons": share})
+        used = model.attach_tokenizer(tokenizer)
+        facts = json.loads(json.dumps(learn(data, settings)))
+        facts["tables"] = Tables.of(FeatureSettings(), facts["tables"]).with_words(["never", "met"]).facts()
+        task = build(settings, model, used, facts)
+        batch = whole(task, data)
+        for training, names in ((True, ["the", "of", moved]), (False, ["the", "of", "Zorn"])):
+            task.train(training)
+            task.zero_grad()
+            task.loss(model, batch)["loss"].sum.backward()
+            rows = torch.nonzero(task.own.network.words.weight.grad.abs().sum(1))[:, 0].tolist()
+            assert rows == sorted(task.own.tables.numbers(names).tolist())
+
+
+def test_singletons_are_hidden_as_often_as_told(tokenizer: Tokenizer) -> None:
+    tables = Tables(FeatureSettings(), ["twice", *(f"once{number}" for number in range(1000))], repeated=1)
+    network = Network(NetworkSettings(words=4, states=[], singletons=0.5), tables, 0, 0)
+    ids = torch.arange(1002)
+    hidden = network.hide_singletons(ids) == UNKNOWN
+    assert not hidden[1] and 420 < int(hidden.sum()) < 580
+    network.eval()
+    assert torch.equal(network.hide_singletons(ids), ids)
 
 
 # --- vectors to start from --------------------------------------------------------------------------

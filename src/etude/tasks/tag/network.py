@@ -8,6 +8,10 @@ features (tasks/tag/word_features.py), and the states of the pre-trained model. 
 `first` RNN (TagLM's best place), or behind the `last` one; in several places each has a mix of its own (ELMo puts them
 at input and output). Without any place the pre-trained model is not used: the supervised baseline.
 
+Words outside the training examples and the vectors share one row. It is learnt from words that occur once, which
+training reads as unknown half of the time (Lample et al. 2016): otherwise nothing would move it, and in
+use it would be the noise that was drawn.
+
 Below the scores of tags, `task.head` linear is the word-level likelihood, crf the sentence-level one.
 """
 
@@ -28,8 +32,8 @@ from etude.nn.lstm import LSTM
 from etude.nn.packed import Layout
 from etude.nn.window_layer import WindowLayer
 from etude.settings import Strict
+from etude.tasks.tag.word_features import UNKNOWN, Tables
 from etude.tasks.tag.word_features import Settings as Features
-from etude.tasks.tag.word_features import Tables
 
 Place = Literal["input", "first", "last"]
 
@@ -43,6 +47,12 @@ class Settings(Strict):
     words: int = Field(default=0, ge=0, description="width of the network's own word vectors; 0: it has none")
     vectors: str | None = Field(default=None, description="a run of word vectors that they start from")
     known: int = Field(default=50_000, ge=1, description="words of those vectors that are taken over, frequent first")
+    singletons: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="share of the words met once that training reads as unknown, so that it learns a vector for those",
+    )
     characters: char_cnn.Settings | None = Field(default=None, description="words by their letters as well")
     features: Features = Features()
     states: list[Place] = Field(default=["input"], description="where the pre-trained model's states come in")
@@ -89,6 +99,7 @@ class Network(nn.Module):
         self.words = nn.Embedding(len(tables.words) + 1, settings.words) if settings.words else None
         if self.words is not None:
             nn.init.uniform_(self.words.weight, -((3 / settings.words) ** 0.5), (3 / settings.words) ** 0.5)
+        self.repeated = len(tables.words) if tables.repeated is None else tables.repeated  # words met more than once
         self.letters = char_cnn.CharacterCNN(settings.characters) if settings.characters else None
         self.features = nn.ModuleList(nn.Embedding(size, settings.features.width) for size in tables.sizes)
         width = settings.words + (self.letters.width if self.letters else 0)
@@ -147,12 +158,19 @@ class Network(nn.Module):
         if self.letters is not None and letters is not None:
             inputs.append(self.letters(letters.rows)[letters.words])
         if self.words is not None and words is not None:
-            inputs.append(self.words(words))
+            inputs.append(self.words(self.hide_singletons(words)))
         if features is not None:
             inputs += [table(column) for table, column in zip(self.features, features.unbind(1), strict=True)]
         if "input" in self.settings.states:
             inputs.append(self._state("input", states))
         return inputs
+
+    def hide_singletons(self, words: Tensor) -> Tensor:
+        """(W,) -> (W,): in training, some of the words that occur once as the unknown word (Lample et al. 2016)."""
+        if not self.training or not self.settings.singletons:
+            return words
+        drawn = torch.rand(words.shape, device=words.device) < self.settings.singletons
+        return words.masked_fill(drawn & (words > self.repeated), UNKNOWN)
 
     def _state(self, place: Place, states: Sequence[Tensor]) -> Tensor:
         state = self.mixes[place](states) if self.settings.mix else states[0]

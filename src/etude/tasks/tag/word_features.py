@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ class Tables:
     words: list[str] = field(default_factory=list)
     suffixes: list[str] = field(default_factory=list)
     names: dict[str, list[str]] = field(default_factory=dict)  # by kind
+    repeated: int | None = None  # the first so many words occur twice or more in the training examples; None: all do
 
     @classmethod
     def learn(cls, settings: Settings, sentences: Iterable[Sequence[str]], own_words: bool) -> Tables:
@@ -57,20 +58,23 @@ class Tables:
             if settings.suffix:
                 endings.update(_ending(word, settings.suffix) for word in sentence)
         names = read_gazetteer(Path(settings.gazetteer)) if settings.gazetteer is not None else {}
-        return cls(settings, _sorted(counts) if own_words else [], _sorted(endings), names)
+        words = _sorted(counts) if own_words else []
+        return cls(settings, words, _sorted(endings), names, sum(counts[word] > 1 for word in words))
 
     @classmethod
     def of(cls, settings: Settings, facts: Mapping[str, Any]) -> Tables:
-        return cls(settings, facts["words"].split(), facts["suffixes"].split(), dict(facts["names"]))
+        words, suffixes = facts["words"].split(), facts["suffixes"].split()
+        return cls(settings, words, suffixes, dict(facts["names"]), facts.get("repeated"))
 
     def facts(self) -> dict[str, Any]:
         """Lists of words as one text each: YAML reads one long text much faster than many short ones."""
-        return {"words": " ".join(self.words), "suffixes": " ".join(self.suffixes), "names": self.names}
+        facts = {"words": " ".join(self.words), "suffixes": " ".join(self.suffixes), "names": self.names}
+        return facts if self.repeated is None else {**facts, "repeated": self.repeated}
 
     def with_words(self, words: Iterable[str]) -> Tables:
         """More words behind those there are."""
         more = [word for word in words if word and not any(letter.isspace() for letter in word)]
-        return Tables(self.settings, list(dict.fromkeys([*self.words, *more])), self.suffixes, self.names)
+        return replace(self, words=list(dict.fromkeys([*self.words, *more])))
 
     @property
     def sizes(self) -> list[int]:
