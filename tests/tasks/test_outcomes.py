@@ -14,7 +14,7 @@ from etude.tasks.classify import LabelledText
 from etude.tasks.data.candidates import Query
 from etude.tasks.data.examples import Examples
 from etude.tasks.metrics import Confusion, Correlation
-from etude.tasks.outcomes import Outcome
+from etude.tasks.outcomes import Outcome, correlation_outcome
 from etude.tasks.similarity import RatedPair
 from etude.tasks.span import answers as rules
 from etude.tasks.span.questions import Question
@@ -62,6 +62,21 @@ def test_ratings(score: str) -> None:
     assert float(result.score()) == pytest.approx(getattr(pairs, score))
     constant = scoring.outcome(items, [{"score": 2.0}] * 50)
     assert float(constant.score()) == 0.0
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e-8, 1.0, 1e100])
+def test_a_correlation_does_not_depend_on_the_scale(scale: float) -> None:
+    gold = CHANCE.random(50)
+    found = gold + 0.3 * CHANCE.normal(size=50)
+    pairs = Correlation()
+    pairs.add(gold * scale, found * scale)
+    assert pairs.pearson == pytest.approx(np.corrcoef(gold, found)[0, 1])
+    assert float(correlation_outcome(gold * scale, found * scale).score()) == pytest.approx(pairs.pearson)
+    constant = correlation_outcome(gold * scale, np.full(50, scale / 3))
+    assert float(constant.score()) == 0.0
+    weights = np.stack([np.bincount(drawn, minlength=50) for drawn in CHANCE.integers(50, size=(20, 50))])
+    assert not constant.score(weights).any()
+    assert not correlation_outcome(gold * scale, found * scale).score(np.eye(50) * 50).any(), "one example, 50 times"
 
 
 @pytest.mark.parametrize("score", ["entity_f1", "entity_macro_f1", "accuracy", "tag_macro_f1"])

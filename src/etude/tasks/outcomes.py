@@ -19,6 +19,7 @@ from etude.tasks import ngram_scores
 from etude.text.checked_files import load_array
 
 CORRECT, PREDICTED, GOLD = 0, 1, 2  # columns of counts, (..., 3)
+CANCELLED = 1e-12  # of a sum of squares: what the difference of two equal ones may leave of it
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,13 @@ def _matthews(sums: np.ndarray) -> np.ndarray:
 def _pearson(sums: np.ndarray) -> np.ndarray:
     """(..., 6): 1, x, y, xx, yy, xy."""
     n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
-    spread = np.sqrt(np.maximum(n * xx - x * x, 0) * np.maximum(n * yy - y * y, 0))
-    return _ratio(n * xy - x * y, np.where(spread < 1e-12, 0.0, spread))
+    return _ratio(n * xy - x * y, _deviation(n, x, xx) * _deviation(n, y, yy))
+
+
+def _deviation(n: np.ndarray, x: np.ndarray, xx: np.ndarray) -> np.ndarray:
+    """n times the deviation; 0 where what is left of the squares is rounding, whatever the scale of the values."""
+    squares = n * xx - x * x
+    return np.sqrt(np.where(squares > CANCELLED * n * xx, squares, 0.0))
 
 
 STATISTICS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
