@@ -59,3 +59,13 @@ def test_others_are_told_nothing(
     file = examples(tmp_path / "train.jsonl", *sizes)
     etude.finetune(run.folder, "classify", train=file, out=tmp_path / "x", quiet=True, settings=QUICK | changes)
     assert "the sequences of pre-training" not in caplog.text
+
+
+def test_a_run_that_went_on_from_other_weights_may_have_learnt_them_there(
+    run: Run, prepared: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes = {"train.steps": 1, "objective.length": 16, "train.workers": 0}
+    pretrain(run.folder, prepared("wordpiece:300,lower"), tmp_path / "more", quiet=True, overrides=changes)
+    file = examples(tmp_path / "train.jsonl", 30, 40)
+    etude.finetune(tmp_path / "more", "classify", train=file, out=tmp_path / "x", quiet=True, settings=QUICK)
+    assert "the sequences of pre-training" not in caplog.text

@@ -1,8 +1,9 @@
 """Similarity of two texts as a number (STS-B, KorSTS, KLUE-STS): regression, scored by Pearson and Spearman.
 
 Both directions: [CLS] a [SEP] b [SEP], one linear output, squared error (BERT's treatment of STS-B). Causal: both
-orders, their vectors added before the linear layer, since similarity has no order (GPT-1, section 3.3). Static and
-recurrent models read each text alone. Targets are trained in units of their deviation from the training mean, so
+orders, their vectors added before the linear layer, since similarity has no order (GPT-1, section 3.3; its code learns
+a distribution over the six whole scores, here a causal model learns the number too). Static and recurrent models read
+each text alone. Targets are trained in units of their deviation from the training mean, so
 that one rate suits any scale; answers are given on the scale of the file.
 
 KLUE adds the F1 of both sides cut at 3 or more (`threshold`).
