@@ -166,6 +166,21 @@ def test_micro_batches_change_nothing(softmax: str) -> None:
     torch.testing.assert_close(run(model, objective, rows, 4, micro=1), whole, rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("letters", [True, False])
+def test_candidates_are_drawn_by_how_often_words_and_marks_are_predicted(letters: bool) -> None:
+    """Marks are no tokens of the corpus: they had the last ranks, and hardly ever competed with the true word."""
+    changes = {} if letters else {"characters": None}
+    _, objective = system({"softmax": "sampled", "candidates": 8}, **changes)
+    corpus = small_corpus(text([[2, 3, 2, 1], [4, 2]]))
+    rows = objective.rows(corpus, seed=0)
+    order = rows[0].order
+    assert order is not None
+    stream = Stream(corpus, corpus.sentences, SPECIAL.end, SPECIAL.start if letters else None)
+    counts = np.bincount(stream.read(0, stream.total), minlength=VOCAB)
+    assert counts[SPECIAL.end] == counts.max() >= 6
+    assert (np.diff(counts[order.words_by_rank]) <= 0).all()
+
+
 def test_flops_count_each_word_once() -> None:
     model, objective = system()
     rows = objective.rows(small_corpus([[[7, 7, 7, 7, 7, 7, 7, 7]]]), seed=0)

@@ -130,13 +130,9 @@ class BiLM(PretrainingObjective[Recurrent, LaneRow, LaneBatch]):
     # --- rows and batches ---------------------------------------------------------------------------
 
     def rows(self, corpus: Corpus, seed: int) -> LaneRows:
-        order = None
+        stream, order = Stream(corpus, self._parts(corpus), self.marker, self.sentence_start), None
         if self.settings.softmax == "sampled":
-            counts = corpus.token_counts()
-            order = FrequencyOrder(
-                np.pad(counts, (0, self.output.vocab - len(counts)))
-            )  # the model may have rows for more
-        stream = Stream(corpus, self._parts(corpus), self.marker, self.sentence_start)
+            order = FrequencyOrder(stream.token_counts(self.output.vocab))
         return LaneRows(stream, self.settings.unroll, self.shape.characters is not None, order)
 
     def _parts(self, corpus: Corpus) -> Bounds:

@@ -41,6 +41,15 @@ class Stream:
         self.extra = 1 if start is None else 2  # markers of a part
         self.total = corpus.total + self.extra * len(parts) + (start is None)
 
+    def token_counts(self, vocab: int) -> np.ndarray:
+        """(vocab,) int64: how often each id occurs, markers too; a model may have rows for more than the corpus."""
+        counts = self.corpus.token_counts()
+        counts = np.pad(counts, (0, vocab - len(counts)))
+        counts[self.end] += len(self.parts) + (self.start is None)
+        if self.start is not None:
+            counts[self.start] += len(self.parts)
+        return counts
+
     def read(self, start: int, stop: int) -> np.ndarray:
         """(stop - start,) int32."""
         return self.read_with_words(start, stop, letters=False)[0]
