@@ -176,7 +176,8 @@ def test_a_broken_fasttext_file_is_told(tmp_path: Path) -> None:
         (whole[:-5], "does not fit into the rest"),
         (whole[:70], "ends after"),
         (whole + b"x", "more behind"),
-        (whole[:4] + b"\x0b" + whole[5:], "version 11"),
+        (whole[:4] + b"\x0a" + whole[5:], "version 10"),
+        (whole[:4] + b"\x0d" + whole[5:], "version 13"),
         (whole[:32] + b"\x03" + whole[33:], "classifier"),
         (whole[:48] + b"\xff\xff\xff\x7f" + whole[52:], "n-grams of . to 2147483647 characters"),
     ]
@@ -184,6 +185,18 @@ def test_a_broken_fasttext_file_is_told(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(UserError, match=message):
             read_fasttext(path)
+
+
+def test_word_vectors_of_version_11_are_those_of_version_12(tmp_path: Path) -> None:
+    """The released program reads both alike; only classifiers differ."""
+    path = tmp_path / "a.bin"
+    write_fasttext(fasttext(), path)
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + b"\x0b" + content[5:])
+    model = read_fasttext(path)
+    assert model.words == fasttext().words and np.array_equal(model.inputs, fasttext().inputs)
+    write_fasttext(model, path)
+    assert path.read_bytes() == content
 
 
 def test_an_output_table_of_other_words_is_told(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files of fastText models (.bin), version 12 of the released program [code].
+"""Files of fastText models (.bin), version 12 of the released program [code]; of word vectors version 11 is the same.
 
     int32 magic, int32 version
     int32 dim ws epoch minCount neg wordNgrams loss model bucket minn maxn lrUpdateRate, float64 t
@@ -24,6 +24,7 @@ from etude.text.tokenizer.char_ngrams import NgramTable, build_subword_rows
 
 MAGIC = (793712314).to_bytes(4, "little")  # the first bytes of a file
 VERSION = 12
+READ_VERSIONS = (11, 12)  # they differ in classifiers alone
 MAX_WORD_BYTES = 4096  # of a word in a binary file: beyond it the file is something else
 LONGEST_NGRAM = 1024  # characters: fastText's default is 6
 HEADER_FIELDS = (
@@ -81,8 +82,9 @@ def read_fasttext(path: str | Path) -> FastText:
     with open(path, "rb") as file:
         reader = _BinaryReader(file, path)
         magic, version = reader.read_numbers("<ii")
-        if magic != int.from_bytes(MAGIC, "little") or version != VERSION:
-            raise UserError(f"{path} is no fastText .bin of version {VERSION} (magic {magic}, version {version}).")
+        if magic != int.from_bytes(MAGIC, "little") or version not in READ_VERSIONS:
+            versions = " or ".join(map(str, READ_VERSIONS))
+            raise UserError(f"{path} is no fastText .bin of version {versions} (magic {magic}, version {version}).")
         header = dict(zip(HEADER_FIELDS, reader.read_numbers("<12i"), strict=True))
         [subsample] = reader.read_numbers("<d")
         if header["loss"] not in LOSSES or header["model"] not in MODELS:
