@@ -160,3 +160,19 @@ def test_more_labels_than_there_are_is_an_error_of_the_plan(tmp_path: Path) -> N
     study = tiny(tasks={"mine": {"kind": "classify", "train": str(file), "labels": 99}}, claims=[])
     with pytest.raises(UserError, match="mine asks for 99 labels, and there are 82"):
         prepare_labels(study, "mine", source, "word:100")
+
+
+FORMS = [(path, gpu) for path in STUDIES for gpu in (False, True) if not gpu or "\ngpu:" in path.read_text("utf-8")]
+
+
+@pytest.mark.parametrize(("path", "gpu"), FORMS, ids=[f"{path.stem}{' gpu' * gpu}" for path, gpu in FORMS])
+def test_who_is_asked_about_pairs_has_met_both_segments(path: Path, gpu: bool) -> None:
+    """A masked model that read single texts would stand behind one that read pairs by what marks the second text."""
+    study = Study.load(path, gpu=gpu)
+    if not {"pair", "similarity", "span", "choice"} & {task.kind for task in study.tasks.values()}:
+        return
+    for entry in study.entries():
+        recipe = entry.recipe(study)
+        if getattr(recipe.model, "segments", 0) > 1:
+            objective = recipe.objective.model_dump()
+            assert objective.get("sentence", "none") != "none" or objective.get("pair_rate", 0) > 0, entry.name
