@@ -67,7 +67,7 @@ def test_as_many_must_be_finished_as_are_asked_for() -> None:
 
 
 def test_a_target_has_fifty_tokens_more_than_its_source_at_most() -> None:
-    """Vaswani et al. 2017, section 6.1, ends among the tokens of both; the context and a limit of the task come first."""
+    """Vaswani et al. 2017, section 6.1, ends among the tokens; the context and a limit of the task come first."""
     model, objective = require_translator(make(context=60))
     assert limit_targets(model, objective, np.array([1, 4, 40])).tolist() == [51, 54, 60]
     objective.target_limit = 20
