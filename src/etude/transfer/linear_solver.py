@@ -33,8 +33,8 @@ INNER_FOLDS = 5
 # 1978), and the tokens of a text are hundreds
 SAMPLED_CANDIDATES = 32
 MANY_UNITS = 4000  # beyond it one held-out fifth is enough to tell penalties apart, and folds take long
-# of words with a tag each, of which a text has many; Wikigold, 100 sentences: the same penalty in two of three draws, F1
-# +0.3 in the third, in a quarter of the time
+# of words with a tag each, of which a text has many; Wikigold, 100 sentences: the same penalty in two of three draws,
+# F1 +0.3 in the third, in a quarter of the time
 MANY_WORDS = 1000
 
 Name = TypeVar("Name")
