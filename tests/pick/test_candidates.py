@@ -109,3 +109,14 @@ def test_a_gpu_run_is_planned_without_a_trial_and_valid(tmp_path: Path) -> None:
             recipe = Recipe.load(candidate.recipe, {**candidate.changes, **overrides})
             assert recipe.train.steps == max(1, int(60 * corpus.total / recipe.train.batch_tokens))
             assert recipe.train.save_every == 0 and (recipe.train.compile is None) == is_compiled
+
+
+def test_no_candidate_has_vectors_that_its_pre_training_never_reads() -> None:
+    """Neither positions beyond its sequences, nor the segment of the second text of a pair."""
+    for candidate in (*CPU_CANDIDATES, *GPU_CANDIDATES):
+        recipe = Recipe.load(candidate.recipe, candidate.changes)
+        objective = recipe.objective.model_dump()
+        if recipe.model.positions == "learned":
+            assert objective["length"] == recipe.model.context, candidate.name
+        if recipe.model.segments > 1:
+            assert objective.get("sentence", "none") != "none" or objective["pair_rate"] > 0, candidate.name

@@ -33,12 +33,14 @@ _CPU = {
     "objective.length": 128,  # learnt positions that no pre-training saw would be noise
     "train.batch_tokens": 4096,
 }
+# no sentence task; pairs as ELECTRA reads them, or a task of pairs would stand on a segment that learnt nothing
+_PAIRS = {"objective.sentence": "none", "objective.pair_rate": 0.9}
 CPU_CANDIDATES = (
     Candidate("encoder", {"en": "modern encoder", "ko": "현대식 인코더"}, "encoder-modern-toy",
               {**_CPU, "model.feedforward": 192, "model.window": None, "train.lr": 3e-3}),
     Candidate("electra", {"en": "ELECTRA", "ko": "ELECTRA"}, "electra-toy", {**_CPU, "train.lr": 2e-3}),
     Candidate("bert", {"en": "BERT", "ko": "BERT"}, "bert-toy",
-              {**_CPU, "objective.sentence": "none", "train.lr": 2e-3}),
+              {**_CPU, **_PAIRS, "train.lr": 2e-3}),
     Candidate("gpt", {"en": "GPT", "ko": "GPT"}, "gpt1-toy", {**_CPU, "train.lr": 2e-3}),
 )  # fmt: skip
 
@@ -58,7 +60,7 @@ GPU_CANDIDATES = (
     Candidate("electra", {"en": "ELECTRA", "ko": "ELECTRA"}, "electra-small",
               {**_GPU, **_TABLE_POSITIONS, "train.lr": 7e-4}),
     Candidate("bert", {"en": "BERT", "ko": "BERT"}, "bert-small",
-              {**_GPU, **_TABLE_POSITIONS, "objective.sentence": "none", "train.lr": 7e-4}),
+              {**_GPU, **_TABLE_POSITIONS, **_PAIRS, "train.lr": 7e-4}),
     Candidate("gpt", {"en": "GPT", "ko": "GPT"}, "gpt1",
               {**_GPU, **_TABLE_POSITIONS, "model.layers": 6, "model.width": 512, "model.heads": 8, "train.lr": 6e-4}),
 )  # fmt: skip
