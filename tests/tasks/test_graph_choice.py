@@ -176,6 +176,14 @@ def test_a_run_remembers_its_graph_and_refuses_another(base: Base, town: Path, t
         TaskModel.open(tmp_path / "run", "cpu")
 
 
+def test_defaults_are_those_of_the_released_code() -> None:
+    settings = Settings()
+    assert (settings.loss, settings.margin, settings.edges, settings.paths) == ("margin", 0.2, 2, 100)
+    assert (settings.threshold, settings.score_hidden, settings.tune_concepts) == (0.15, 0, True)
+    widths = settings.concept_width, settings.relation_width, settings.graph_widths, settings.graph_hidden
+    assert widths == (100, 100, (50, 25), 128)
+
+
 def test_a_run_refuses_concepts_that_are_numbered_otherwise(town: Path) -> None:
     """Another version may read the same graph as other concepts: their vectors would be those of others."""
     settings = Settings(graph=str(town / "graph"))

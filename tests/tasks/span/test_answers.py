@@ -103,6 +103,7 @@ def test_threshold_walk_by_hand() -> None:
     # an empty best span costs a question without an answer nothing
     assert best_threshold(no_answer, scores, answerable, [False, True, False, False]) == (0.875, 0.0)
     assert best_threshold([5.0], [0.0], [False], [False]) == (1.0, 0.0), "nothing is better than all null: 0 stays"
+    assert best_threshold([5.0], [0.0], [True], [False]) == (0.0, 0.0), "what is as good is not better"
 
 
 def test_overlap_of_nothing() -> None:
