@@ -159,3 +159,19 @@ def test_lengths_and_heads_are_checked() -> None:
         model(pack([[2]]), source=pack([[3] * 13]))
     with pytest.raises(ValidationError, match="heads=3 do not divide width=16"):
         Settings(**(SHAPE | {"heads": 3}))
+
+
+@torch.no_grad()
+def test_first_weights_suit_the_scale_of_the_vectors() -> None:
+    """Tables start at width ** -0.5: times sqrt(width) they have the size of the positions. Matrices by Glorot."""
+    torch.manual_seed(0)
+    model = build(Settings(layers=1, width=64, heads=4, feedforward=256, vocab=2000, context=32)).eval()
+    deviations = {name: float(weight.std()) for name, weight in model.named_parameters() if weight.dim() > 1}
+    expected = {name: (2 / (64 + 64)) ** 0.5 for name in deviations}
+    expected |= {name: (2 / (64 + 256)) ** 0.5 for name in deviations if "feedforward" in name}
+    expected["embedding.tokens.weight"] = 64**-0.5
+    assert deviations == pytest.approx(expected, rel=0.05)
+    first = model.encode(pack([list(range(30))] * 3), layers=True).layers
+    assert first is not None
+    words = first[0] - sinusoidal_positions(torch.arange(30).repeat(3), 64)
+    assert float(words.square().mean()) == pytest.approx(1.0, rel=0.1)
