@@ -167,7 +167,7 @@ def test_first_weights_suit_the_scale_of_the_vectors() -> None:
     torch.manual_seed(0)
     model = build(Settings(layers=1, width=64, heads=4, feedforward=256, vocab=2000, context=32)).eval()
     deviations = {name: float(weight.std()) for name, weight in model.named_parameters() if weight.dim() > 1}
-    expected = {name: (2 / (64 + 64)) ** 0.5 for name in deviations}
+    expected = dict.fromkeys(deviations, (2 / (64 + 64)) ** 0.5)
     expected |= {name: (2 / (64 + 256)) ** 0.5 for name in deviations if "feedforward" in name}
     expected["embedding.tokens.weight"] = 64**-0.5
     assert deviations == pytest.approx(expected, rel=0.05)
