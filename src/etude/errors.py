@@ -36,6 +36,13 @@ class WriteError(OSError):
     """
 
 
+def explain_no_file(path: str | Path) -> str:
+    """Return what is wrong with a path that is no file: there is none, or it is a folder."""
+    if Path(path).is_dir():
+        return f"{path} is a folder, and a file is expected: name a file in it."
+    return f"There is no file {path}."
+
+
 def suggest_name(name: str, known: Iterable[str]) -> str:
     """Return a hint for a mistyped name: " Did you mean 'width'?", all that are as near, or the few known ones."""
     known = sorted(known)

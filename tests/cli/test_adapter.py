@@ -201,3 +201,12 @@ finally:
     check_models({"run": tmp_path / "vectors.txt", "runs": ["hf:org/name", str(tmp_path)]})
     with pytest.raises(UserError, match="no folder nope"):
         check_models({"runs": [str(tmp_path), "nope"]})
+
+
+def test_a_task_before_its_run_is_told(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"There is no folder classify, and .* is one: the run comes first, then the task"
+    ):
+        check_models({"run": "classify", "task": str(tmp_path)})
+    with pytest.raises(UserError, match=r"There is no folder gone\. Give a folder of a model"):
+        check_models({"run": "gone", "task": "classify"})

@@ -39,6 +39,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("etude.study.budget.TRIAL_SECONDS", 0.02)
     path = tmp_path / "small.yaml"
     path.write_text(STUDY, encoding="utf-8")
+    (tmp_path / "notes.txt").write_text("a note", encoding="utf-8")
     return path
 
 
@@ -67,6 +68,8 @@ def test_a_dry_run_tells_what_could_be_settled(file: Path, monkeypatch: pytest.M
     ("line", "words"),
     [
         ("study nowhere.yaml", "There is no study nowhere.yaml"),
+        ("study . --dry-run", ". is no study: it is a folder. Name its .yaml file"),
+        ("study notes.txt --dry-run", "notes.txt is no study: it is a file of another kind."),
         ("study small.yaml --on moon", "is not one of"),
         ("study small.yaml --budget soon", "write a time"),
         ("study small.yaml --language fr", "is not one of"),

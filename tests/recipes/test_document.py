@@ -184,3 +184,8 @@ def test_what_is_parsed_again_was_not_changed_meanwhile() -> None:
     for _ in range(2):
         with pytest.raises(UserError, match="a second time"):
             parse("a: 1\na: 2\n", "a.yaml")
+
+
+def test_a_corpus_in_place_of_a_recipe_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"is a folder, not a recipe\. The recipe comes first, then the corpus"):
+        find_recipe(f"{tmp_path}/")

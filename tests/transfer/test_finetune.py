@@ -316,6 +316,7 @@ def test_what_it_refuses(base: Bases, reviews: Files, tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"task": "clasify"}, "'clasify' is not a kind of task. Did you mean 'classify'"),
         ({"train": tmp_path / "gone.csv"}, "There is no file"),
+        ({"train": tmp_path}, "is a folder, and a file is expected: name a file in it"),
         ({"columns": {"words": "text"}}, "no column of the role 'words'"),
         ({"dev": odd}, r"odd.jsonl:1: the label 'fine'"),
         ({"overrides": {"train.lrr": 1}}, "no setting 'train.lrr'"),

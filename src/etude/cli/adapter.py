@@ -201,6 +201,9 @@ def check_models(arguments: Mapping[str, Any]) -> None:
         values = arguments.get(name) or []
         for value in [values] if isinstance(values, (str, Path)) else values:
             is_remote = str(value).startswith(HUB) or is_url(str(value))
+            second = arguments.get("task")
+            if isinstance(second, str) and not Path(value).exists() and Path(second).is_dir():
+                raise UserError(f"There is no folder {value}, and {second} is one: the run comes first, then the task.")
             if not is_remote and not Path(value).is_file():  # a file of word vectors
                 require_folder(value)
 

@@ -78,7 +78,7 @@ def find_blanks(model: InferenceModel, texts: Sequence[str], tops: Sequence[int]
         if top < 1:
             raise UserError(f"top={top}: ask for one guess or more.")
         if len(pieces) == 1:
-            raise UserError(f"There is no {MASK} in: {text}")
+            raise UserError(f"There is no {MASK} in: {text} (write {MASK} where a word is to be guessed)")
     blanks = []
     for top, pieces, ids in zip(tops, parts, _encode_blanks(model, parts, mask), strict=True):
         framed = model.frame(ids)

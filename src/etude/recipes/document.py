@@ -277,6 +277,11 @@ def find_recipe(name: str | File, beside: File | None = None) -> File:
         raise UserError(f"There is no recipe named '{text[:40]}…': a name is shorter.")
     if text.endswith((".yaml", ".yml")) or "/" in text:
         file = File(text) if beside is None or File(text).is_absolute() else beside / text
+        if file.is_dir():
+            raise UserError(
+                f"{file} is a folder, not a recipe. The recipe comes first, then the corpus, as in `etude pretrain "
+                "bert-small CORPUS`; `etude recipes` lists the names there are."
+            )
         if not file.is_file():
             raise UserError(f"There is no recipe file {file}. `etude recipes` lists the names there are.")
         return file

@@ -20,7 +20,7 @@ import yaml
 from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
 from etude.chance import fold
-from etude.errors import UserError
+from etude.errors import UserError, explain_no_file
 from etude.kinds import find_kind, list_kinds
 from etude.models import transfer as model_transfer
 from etude.models.base import Model
@@ -54,7 +54,7 @@ class ExampleFile:
         """Fingerprint a file; raise UserError where there is none."""
         file = Path(path)
         if not file.is_file():
-            raise UserError(f"There is no file {file}.")
+            raise UserError(explain_no_file(file))
         return cls(str(file.resolve()), hash_file(file))
 
     def check(self) -> Path:

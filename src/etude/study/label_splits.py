@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from etude.chance import Permutation, fold
-from etude.errors import UserError
+from etude.errors import UserError, explain_no_file
 from etude.runs.task_plan import task_module
 from etude.study.sections import Task
 from etude.study.settings import Study
@@ -326,7 +326,7 @@ def resolve_path(name: str, data: Path | None, root: Path = Path()) -> Path:
         hint = " Where it lies under another folder, say --data FOLDER."
         if data is not None and (root / name).is_file():
             hint = f" Without --data it is {root / name}."
-        raise UserError(f"There is no file {path}.{hint}")
+        raise UserError(explain_no_file(path) + ("" if path.is_dir() else hint))
     return path
 
 

@@ -141,8 +141,9 @@ def describe_power(plan: Plan) -> list[str]:
             for count, difference in item.by_seeds.items()
             if math.isfinite(difference)
         )
+        claims = "1 claim" if len(study.claims) == 1 else f"{len(study.claims)} claims"
         lines.append(
             f"Smallest difference on {item.on} that is settled with {100 * POWER:.0f} % chance, in points: {needed}. "
-            f"Assumed: {spread}, {examples}; {len(study.claims)} claims ({study.rule.correction})."
+            f"Assumed: {spread}, {examples}; {claims} ({study.rule.correction})."
         )
     return lines

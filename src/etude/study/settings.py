@@ -107,6 +107,11 @@ class Study(Strict):
         """Load a file; `changes` as {"budget": {"flops": 1e12}, "seeds.pretrain": 1}, by name or dotted name."""
         file = Path(path)
         if file.suffix not in (".yaml", ".yml"):
+            if file.is_dir() or (file.is_file() and not file.with_suffix(".yaml").is_file()):
+                kind = "folder" if file.is_dir() else "file of another kind"
+                raise UserError(
+                    f"{file} is no study: it is a {kind}. Name its .yaml file, as in studies/mask-rate.yaml."
+                )
             file = file.with_suffix(".yaml")
         absent = f"There is no study {file}. The shipped ones lie in studies/."
         return cls.from_document(parse_file(file, str(file), absent), gpu, changes, file.parent)

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from etude.errors import UserError
+from etude.errors import UserError, explain_no_file
 from etude.text.line_ends import split_returns
 from etude.verbs.limits import refuse_given, require_device, require_folder_of
 from etude.verbs.text_sources import explain_encoding, read_source
@@ -186,7 +186,7 @@ def predict(
     model = _open_task(run).with_columns(dict(columns or {}))
     path = None if file is None else Path(file)
     if path is not None and not path.is_file():
-        raise UserError(f"There is no file {path}.")
+        raise UserError(explain_no_file(path))
     if path is not None and not holds_lines(path):
         examples = model.read(path, skip_bad=skip_bad, labelled=False)
         if not skip_bad:
@@ -359,7 +359,7 @@ def translate(
         )
     path = None if file is None else Path(file)
     if path is not None and not path.is_file():
-        raise UserError(f"There is no file {path}.")
+        raise UserError(explain_no_file(path))
     model = _open_model(run, device, dtype)
     source: str | int = sys.stdin.fileno() if path is None else str(path)
     done = 0

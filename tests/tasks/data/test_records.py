@@ -136,6 +136,12 @@ def write(folder: Path, name: str, content: str) -> Path:
         ("a.csv", "text,text,label\nx,y,1\n", r":1: the header names 'text' twice"),
         ("a.csv", 'text,label\n"two\nlines",1\n,0\n', r":4: the text .* is empty"),
         ("a.tsv", "text\tlabel\nx y\t1\nx\ty\t1\n", r"a\.tsv:3: 3 fields"),
+        (
+            "a.csv",
+            "text;label\nx;1\n",
+            r":2: its columns are divided by semicolons \('text;label'\)\. Save it with commas",
+        ),
+        ("a.csv", "text\tlabel\nx\t1\n", r":2: its columns are divided by tabs .* Save it with the ending \.tsv"),
         ("a.tsv", "phrase\tlabel\nx\t1\n", r":2: there is no column 'text'.*as in -c text=review; 'etude tasks TASK'"),
         ("a.csv", 'text,label\n" ",1\n', r":2: the text in the column 'text' is empty.*--skip-bad"),
         ("a.jsonl", "", r"a\.jsonl holds no examples"),
@@ -153,7 +159,7 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"There is no file .*gone\.csv"):
         read(tmp_path / "gone.csv")
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(UserError, match=r"folder\.csv cannot be read"):
+    with pytest.raises(UserError, match=r"folder\.csv is a folder, and a file is expected"):
         read(tmp_path / "folder.csv")
 
 

@@ -93,6 +93,10 @@ def column_of(record: Mapping[str, Any], role: str, columns: Mapping[str, str], 
 
 def value_of(record: Mapping[str, Any], column: str, where: str) -> Any:
     if column not in record:
+        only = str(next(iter(record))) if len(record) == 1 else ""
+        for mark, name, remedy in ((";", "semicolons", "commas between them"), ("\t", "tabs", "the ending .tsv")):
+            if mark in only and column in only.split(mark):
+                raise UserError(f"{where}: its columns are divided by {name} ({only!r}). Save it with {remedy}.")
         raise UserError(
             f"{where}: there is no column '{column}'.{suggest_name(column, map(str, record))}",
             "Name yours by its role, as in -c text=review; 'etude tasks TASK' lists the roles.",

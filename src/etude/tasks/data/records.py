@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from etude.errors import UserError
+from etude.errors import UserError, explain_no_file
 from etude.extras import require
 from etude.tasks.data.examples import Record, short
 from etude.text.encodings import suggest_encoding
@@ -47,6 +47,8 @@ def records(path: str | Path) -> Records:
     is wrong with the whole file is raised.
     """
     path = Path(path)
+    if path.is_dir():
+        raise UserError(explain_no_file(path))
     suffixes = path.suffixes
     kind = suffixes[-2] if suffixes and suffixes[-1] in COMPRESSED and len(suffixes) > 1 else path.suffix
     if kind not in (*FILES, ".txt"):
