@@ -37,12 +37,7 @@ def reference(
     return sorted(paths, key=lambda path: (len(path), path))[:most]
 
 
-@given(random_graphs(), st.integers(1, 4), st.sampled_from([1, 2, 5, 1000]), st.sampled_from([None, 1, 2, 4]))
-@settings(max_examples=100, deadline=None)
-def test_paths_are_those_of_networkx(
-    graphs: tuple[ConceptGraph, networkx.Graph], edges: int, most: int, degree: int | None
-) -> None:
-    graph, plain = graphs
+def check_all_pairs(graph: ConceptGraph, plain: networkx.Graph, edges: int, most: int, degree: int | None) -> None:
     count = len(graph.names)
     targets, sources = (side.ravel() for side in np.divmod(np.arange(count * count), count))
     paths = PathSearch(graph, edges, most, degree).search(sources, targets)
@@ -50,6 +45,25 @@ def test_paths_are_those_of_networkx(
     for pair, (source, target) in enumerate(zip(sources.tolist(), targets.tolist(), strict=True)):
         own = [[c for c in path if c >= 0] for path in paths.concepts[paths.pairs == pair].tolist()]
         assert own == reference(plain, source, target, edges, most, degree)
+
+
+@given(random_graphs(), st.integers(1, 4), st.sampled_from([1, 2, 5, 1000]), st.sampled_from([None, 1, 2, 4]))
+@settings(max_examples=100, deadline=None)
+def test_paths_are_those_of_networkx(
+    graphs: tuple[ConceptGraph, networkx.Graph], edges: int, most: int, degree: int | None
+) -> None:
+    check_all_pairs(*graphs, edges, most, degree)
+
+
+@pytest.mark.parametrize("edges", [1, 2, 3, 4])
+@pytest.mark.parametrize("degree", [None, 4])
+def test_paths_of_dense_graphs_are_simple(edges: int, degree: int | None) -> None:
+    """Drawn graphs are mostly sparse: few of them have a path that could meet itself."""
+    for seed in range(5):
+        plain = networkx.gnm_random_graph(8, 16, seed=seed)
+        triples = [(head, 0, tail) for head, tail in plain.edges]
+        graph = build_concept_graph(Graph.from_triples(triples, [f"e{n}" for n in range(8)], ["r0"]))
+        check_all_pairs(graph, plain, edges, 1000, degree)
 
 
 @pytest.mark.slow  # numba compiles for seconds

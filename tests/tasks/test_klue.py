@@ -118,6 +118,16 @@ def test_scores_of_relations_are_those_of_scikit_learn() -> None:
     assert Confusion(3).micro_f1([1, 2]) == 0.0
 
 
+def test_ratings_of_3_count_as_alike() -> None:
+    """KLUE's F1 of STS: gold and predicted values are cut at 3, which is above."""
+    gold, predicted = [3.0, 2.9, 5.0, 0.0], [3.0, 3.0, 5.0, 1.0]
+    data = examples([similarity.RatedPair(("a", "b"), value) for value in gold])
+    scoring = similarity.scoring(similarity.Settings(threshold=3), {"mean": 2.5, "deviation": 1.0})
+    scores = scoring.scores(data, [{"score": value} for value in predicted], intervals=False)
+    expected = f1_score(np.array(gold) >= 3, np.array(predicted) >= 3)
+    assert scores["f1"].value == pytest.approx(expected) == pytest.approx(0.8)
+
+
 def test_relations_are_learnt(tmp_path: Path) -> None:
     tokenizer = Tokenizer.train("word:60", ["이순신 은 조선 의 장군 이다 . @ # * ^ PER LOC"] * 3)
     items = [relation.parse(record, {}, "made") for record in RE * 2]
