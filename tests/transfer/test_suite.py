@@ -50,6 +50,27 @@ def test_glue(base: Callable[[str], Path], tmp_path: Path) -> None:
         run_suite(base("static"), "glue", tmp_path, tmp_path / "other")
 
 
+def test_two_metrics_and_two_files_are_averaged_before_the_tasks(base: Callable[[str], Path], tmp_path: Path) -> None:
+    """Some dev labels are wrong, so that F1 is another number than accuracy, and one half of MNLI than the other."""
+    data, head = tmp_path / "GLUE", "sentence1\tsentence2\tlabel\n"
+    files = {"MRPC": {"train": 0, "dev": 3}, "MNLI": {"train": 0, "dev_matched": 0, "dev_mismatched": 3}}
+    for task, wrong in files.items():
+        (data / task).mkdir(parents=True)
+        for name, count in wrong.items():
+            labels = [int(n % 2 or n < 2 * count) for n in range(16)]  # 1 where it should be 0, `count` times
+            rows = "".join(f"film {('good', 'bad')[n % 2]}\tplot\t{label}\n" for n, label in enumerate(labels))
+            (data / task / f"{name}.tsv").write_text(head + rows, encoding="utf-8")
+    changes = {"train.epochs": 12, "train.lr": 0.05, "train.batch_examples": 8}
+    result = run_suite(base("static"), "glue", data, tmp_path / "out", changes, quiet=True)
+    assert result is not None
+    f1 = 2 * 8 / (8 + 11)
+    assert result["tasks"]["MRPC"]["parts"] == [{"f1": pytest.approx(f1), "accuracy": pytest.approx(13 / 16)}]
+    assert result["tasks"]["MRPC"]["score"] == pytest.approx((f1 + 13 / 16) / 2)
+    assert result["tasks"]["MNLI"]["parts"] == [{"accuracy": 1.0}, {"accuracy": pytest.approx(13 / 16)}]
+    assert result["tasks"]["MNLI"]["score"] == pytest.approx((1 + 13 / 16) / 2)
+    assert result["score"] == pytest.approx(((f1 + 13 / 16) / 2 + (1 + 13 / 16) / 2) / 2)
+
+
 def test_a_suite_that_did_not_begin_leaves_nothing(base: Callable[[str], Path], tmp_path: Path) -> None:
     """A setting that is misspelt and then corrected is no other request: no run of the first is there."""
     (tmp_path / "GLUE" / "CoLA").mkdir(parents=True)

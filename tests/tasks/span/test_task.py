@@ -61,6 +61,13 @@ def test_windows_hold_every_token_and_every_answer(tokens: int, room: int, strid
     )
 
 
+def test_a_hundredth_of_a_windows_length_counts_as_context() -> None:
+    """Token 250 has 49 beside it in the first window, of 300, and 50 in the second, of 110: the first speaks for it."""
+    cut = windows(310, 300, 200, 30)
+    assert cut.starts.tolist() == [0, 200] and cut.stops.tolist() == [300, 310]
+    assert cut.scored_in[[199, 250, 251, 299]].tolist() == [0, 0, 1, 1]
+
+
 def test_berts_numbers_stay_and_the_most_context_wins() -> None:
     cut = windows(500, 350, 128, 30)
     assert cut.starts.tolist() == [0, 128, 256] and cut.answer == 30
