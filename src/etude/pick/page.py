@@ -14,7 +14,7 @@ from etude.pick.contenders import Label
 from etude.study.leaderboard import format_points
 from etude.study.plan import format_scientific
 from etude.study.report import charts, page
-from etude.study.report.html import COLOURS, GREY, render_section, render_swatch
+from etude.study.report.html import COLOURS, GREY, format_date, render_section, render_swatch
 from etude.study.report.translations import localize_html
 from etude.train import checkpoint
 from etude.transfer import error_report
@@ -103,7 +103,7 @@ def _render_header(results: dict[str, Any]) -> str:
     items = "".join(f"<li><b>{value}</b>{text}</li>" for value, text in facts)
     title = _both("Which model is best here", "여기서는 어떤 모형이 가장 좋은가")
     return (
-        f'<header class="page">\n<div class="over"><span><b>Etude</b> &nbsp;pick · {results["date"]}</span>'
+        f'<header class="page">\n<div class="over"><span><b>Etude</b> &nbsp;pick · {format_date(results)}</span>'
         '<span class="tongues"><label for="en">English</label><label for="ko">한국어</label></span></div>\n'
         f'<h1>{title}</h1>\n<p class="answer">{answer}</p>\n<ul class="facts">{items}</ul>\n</header>'
     )
@@ -113,6 +113,7 @@ def _render_table(results: dict[str, Any]) -> str:
     rows = results["rows"]
     spread = [100 * value for row in rows for value in (row["score"] - row["error"], row["score"] + row["error"])]
     axis = charts.linear_axis(spread, pad=0.04)
+    cost, fit = _both("pre-training", "사전 학습"), _both("one fit", "1회 학습")
     body = []
     for number, row in enumerate(rows):
         colour = f"var(--c{number % COLOURS})" if row["is_selectable"] else GREY
@@ -126,15 +127,14 @@ def _render_table(results: dict[str, Any]) -> str:
             f'<td class="who">{render_swatch(colour)}{localize_html(row["label"])}{small}</td>'
             f'<td class="n mean"><span class="big">{format_points(row["score"])}</span>'
             f'<span class="sd">± {format_points(row["error"])}</span></td><td class="plot">{strip}</td>'
-            f'<td class="n part">{_format_cost(row)}</td>'
-            f'<td class="n part">{_format_duration(row["fit_seconds"], 1)}</td></tr>'
+            f'<td class="n part"><span class="key">{cost}</span><span class="cost">{_format_cost(row)}</span></td>'
+            f'<td class="n part"><span class="key">{fit}</span>{_format_duration(row["fit_seconds"], 1)}</td></tr>'
         )
     body += [
         f'<tr class=base><td class="rank n">–</td><td class="who">{localize_html(labels)}</td>'
         f'<td colspan="4">{localize_html(reason)}</td></tr>'
         for labels, reason in _group_untried(results["untried"])
     ]
-    cost, fit = _both("pre-training", "사전 학습"), _both("one fit", "1회 학습")
     table = (
         f'<div class="scroll"><table class="board"><thead><tr><th></th><th>{_both("contender", "후보")}</th>'
         f'<th class="n">{_both(*_name_metric(results))}</th><th class="plot">'
@@ -293,4 +293,4 @@ def _render_methods(results: dict[str, Any]) -> str:
 def _render_footer(results: dict[str, Any]) -> str:
     english = escape(f"{results['versions']} · {results['hardware']}")
     korean = english.replace("from source", "소스 설치본").replace(" threads", "스레드")
-    return f"<footer>{_both(english, korean)} · {escape(results['date'])}</footer>"
+    return f"<footer>{_both(english, korean)} · {format_date(results)}</footer>"

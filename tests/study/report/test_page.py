@@ -16,7 +16,7 @@ import pytest
 from etude.study.leaderboard import format_points
 from etude.study.report import charts, plots
 from etude.study.report.charts import Point, Series
-from etude.study.report.html import describe_task, format_p
+from etude.study.report.html import describe_task, format_date, format_p
 from etude.study.report.page import render_page
 from etude.study.report.translations import TRANSLATIONS, localize_html, localize_svg, translate
 from etude.study.runner import Report
@@ -86,7 +86,7 @@ def test_every_part_is_there(found: dict[str, Any]) -> None:
     assert tree.count("article", "card") == len(found["claims"]) + len(contenders)
     for cell in found["cells"]:
         assert cell["key"][:8] in text and all(line.split(" ")[1] in text for line in cell["commands"])
-    for word in (found["hardware"], found["versions"], found["date"], "GPT", "지피티", "아주 작은 연구"):
+    for word in (found["hardware"], found["versions"], format_date(found), "GPT", "지피티", "아주 작은 연구"):
         assert word in text
     assert all(facts.get("aria-label") for tag, facts in tree.tags if tag == "svg"), "pictures have words"
 

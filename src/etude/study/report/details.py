@@ -14,6 +14,7 @@ from etude.study.plan import format_budget, format_scientific
 from etude.study.report.html import (
     JsonDict,
     describe_task,
+    format_date,
     format_effect,
     format_error,
     format_level,
@@ -158,7 +159,7 @@ def render_methods(results: JsonDict) -> str:
             escape(f"{results['hardware']}; {results['device']}, {results['precision']}"),
         ),
         (translate("versions"), _describe_versions(results)),
-        (translate("date"), escape(results["date"])),
+        (translate("date"), format_date(results)),
     ]
     if results["paper"]:
         facts.insert(0, (translate("paper"), escape(results["paper"])))

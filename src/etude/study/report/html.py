@@ -28,6 +28,11 @@ def entry_name(row: JsonDict) -> str:
     return row["name"].partition(" @ ")[0]
 
 
+def format_date(results: JsonDict) -> str:
+    """Return the date of the results as a reader has it: 2026-11-18 09:52:32 UTC."""
+    return escape(str(results["date"]).replace("T", " ").replace("+00:00", " UTC"))
+
+
 def format_level(results: JsonDict) -> str:
     """Format the level of a study's intervals; results of early versions name no rule, and had its default."""
     return _format_percent(results.get("rule", {}).get("interval", Rule().interval))

@@ -12,7 +12,7 @@ from pathlib import Path
 from etude.study.leaderboard import format_points, rank_rows
 from etude.study.plan import format_budget
 from etude.study.report.details import render_cards, render_cells, render_comparisons, render_methods
-from etude.study.report.html import JsonDict, assign_colours, entry_name, format_level
+from etude.study.report.html import JsonDict, assign_colours, entry_name, format_date, format_level
 from etude.study.report.plots import render_curves, render_lengths, render_quality
 from etude.study.report.summary import render_claims, render_leaderboard
 from etude.study.report.translations import localize_html, translate, translate_html
@@ -77,7 +77,7 @@ def _render_header(results: JsonDict, colours: dict[str, str]) -> str:
     items = "".join(f"<li><b>{value}</b>{name}</li>" for value, name in facts)
     return (
         f'<header class="page">\n<div class="over"><span><b>Etude</b> &nbsp;'
-        f"{translate('study')} · {results['date']}</span>"
+        f"{translate('study')} · {format_date(results)}</span>"
         '<span class="tongues"><label for="en">English</label><label for="ko">한국어</label></span></div>\n'
         f'<h1>{localize_html(results["title"])}</h1>\n{question}\n<p class="answer">{render_answer(results)}</p>\n'
         f'<ul class="facts">{items}</ul>\n</header>'
@@ -117,4 +117,4 @@ def _render_names(row: JsonDict) -> tuple[str, ...]:
 
 
 def _render_footer(results: JsonDict) -> str:
-    return f"<footer>{escape(results['versions'])} · {escape(results['hardware'])} · {escape(results['date'])}</footer>"
+    return f"<footer>{escape(results['versions'])} · {escape(results['hardware'])} · {format_date(results)}</footer>"
