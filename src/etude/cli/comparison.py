@@ -56,7 +56,8 @@ def _print_report(report: Report, console: Console) -> None:
 
 def present_pick(call: Call[PickResult]) -> None:
     console = _console()
-    echo(f"Reading text and labels; {call.options['minutes']:g} minutes in all", err=True)
+    minutes = call.options["minutes"]
+    echo(f"Reading text and labels; {minutes:g} {'minute' if minutes == 1 else 'minutes'} in all", err=True)
     with interruptible("Stopped and saved. The same command goes on."):
         picked = call(on_progress=lambda line: _print_dim(console, line))
     from etude.pick.report import build_table, summarize
