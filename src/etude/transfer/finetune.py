@@ -54,7 +54,7 @@ from etude.transfer.model_card import format_model_card
 from etude.transfer.probe_run import solve_probe
 from etude.transfer.task_markers import add_markers, choose_markers
 from etude.transfer.task_weights import write_task_run
-from etude.transfer.untrained_positions import warn_untrained_positions
+from etude.transfer.untrained_inputs import warn_untrained_inputs
 
 
 @dataclass
@@ -188,7 +188,7 @@ def plan_transfer(
         plan = teachers.record_teacher(plan, distill, fingerprint)
         objective = DistilledTask(task, distill, model, teacher)
     examples, rows = admit_examples(task, examples, skip_bad, train_settings.seed)
-    warn_untrained_positions(start, rows, examples.source)
+    warn_untrained_inputs(start, rows, examples.source)
     transfer = Transfer(plan, model, task, objective, examples, rows)
     if dev is not None:
         _add_dev(transfer, module.read(dev, column_names, skip_bad))

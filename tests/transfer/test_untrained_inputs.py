@@ -1,4 +1,4 @@
-"""Who fine-tunes on texts longer than those of pre-training is told that their positions have learnt nothing."""
+"""Who fine-tunes on what pre-training never read, later positions or second texts, is told that it learnt nothing."""
 
 from __future__ import annotations
 
@@ -69,3 +69,22 @@ def test_a_run_that_went_on_from_other_weights_may_have_learnt_them_there(
     file = examples(tmp_path / "train.jsonl", 30, 40)
     etude.finetune(tmp_path / "more", "classify", train=file, out=tmp_path / "x", quiet=True, settings=QUICK)
     assert "the sequences of pre-training" not in caplog.text
+
+
+def test_pairs_after_single_texts(
+    prepared: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    corpus, file = prepared("wordpiece:300,lower"), tmp_path / "pairs.jsonl"
+    lines = [{"text_a": "the inn", "text_b": "the old inn", "label": label} for label in "ab" * 2]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    cases = {
+        "single": {"objective.sentence": "none", "objective.pair_rate": 0.0},
+        "pairs": {"objective.sentence": "none", "objective.pair_rate": 0.9},
+        "next": {},
+        "without": {"objective.sentence": "none", "objective.pair_rate": 0.0, "model.segments": 0},
+    }
+    for name, changes in cases.items():
+        caplog.clear()
+        start = pretrain("bert-toy", corpus, tmp_path / name, quiet=True, overrides=SHORT | changes)
+        etude.finetune(start.folder, "pair", train=file, out=tmp_path / f"{name}-tuned", quiet=True, settings=QUICK)
+        assert ("pre-training read single texts" in caplog.text) == (name == "single"), name
