@@ -55,8 +55,8 @@ def choose_references(texts: Sequence[str], rules: Rules) -> list[str]:
     SQuAD 2.0's script leaves out those that its clean-up leaves nothing of ("the"); the others keep them, and in CoQA
     their number counts.
     """
-    kept = [text for text in texts if normalise(text)] if rules == "squad2" else list(texts)
-    return kept or [""]
+    references = [text for text in texts if normalise(text)] if rules == "squad2" else list(texts)
+    return references or [""]
 
 
 def exact(prediction: str, references: Sequence[str], rules: Rules = "squad2") -> float:
