@@ -208,12 +208,16 @@ class ProbeContender(Contender):
         """
         if self._probe is None:
             return None
-        numbers = data.refit_on[:: max(1, len(data.refit_on) // TRIAL_EXAMPLES)][:TRIAL_EXAMPLES].tolist()
-        start = time.monotonic()
         try:
-            self._read(data, numbers, deadline)
+            return self._time_sample(data, deadline)
         except (OutOfTime, TimeoutError):
             return None
+
+    def _time_sample(self, data: PickData, deadline: float | None) -> float:
+        """Return the seconds that reading all features would take, by those of a few."""
+        numbers = data.refit_on[:: max(1, len(data.refit_on) // TRIAL_EXAMPLES)][:TRIAL_EXAMPLES].tolist()
+        start = time.monotonic()
+        self._read(data, numbers, deadline)
         return (time.monotonic() - start) * len(data.refit_on) / len(numbers)
 
     def _check_time(self, data: PickData, deadline: float | None) -> None:
@@ -221,14 +225,10 @@ class ProbeContender(Contender):
 
         A batch of them may take a minute on a busy processor, and cannot be stopped on the way.
         """
-        count = len(data.refit_on)
-        if deadline is None or count < 4 * TRIAL_EXAMPLES:
+        if deadline is None or len(data.refit_on) < 4 * TRIAL_EXAMPLES:
             return
         self._read(data, data.refit_on[:2].tolist(), deadline)  # the first pass is slower than all others
-        start = time.monotonic()
-        self._read(data, data.refit_on[:: count // TRIAL_EXAMPLES][:TRIAL_EXAMPLES].tolist(), deadline)
-        seconds = (time.monotonic() - start) * count / TRIAL_EXAMPLES
-        if time.monotonic() + seconds > deadline:
+        if self._time_sample(data, deadline) > deadline - time.monotonic():
             raise OutOfTime
 
     def _read(self, data: PickData, numbers: Iterable[int], deadline: float | None) -> probe.Features:

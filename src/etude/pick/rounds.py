@@ -65,12 +65,11 @@ def pretrain_in_turn(
     key, reading = f"begin {candidate.name} {seconds:.0f}", text_share(race, text) * text.size / BYTES_PER_SECOND
     key += " again" if again else ""
     needed = reading + OVERHEAD[device] + race.scoring_seconds()
-    is_begun = race.journal.decide(key, lambda: race.room() > needed)
-    if again and is_begun:
-        race.notes.remove(describe_untrained(candidate))
-    if not is_begun:
-        if not again:
-            race.notes.append(describe_untrained(candidate))
+    untrained = describe_untrained(candidate)
+    if untrained in race.notes:  # an earlier try
+        race.notes.remove(untrained)
+    if not race.journal.decide(key, lambda: race.room() > needed):
+        race.notes.append(untrained)
         return None
     length = "at most " if candidate.epochs is not None else ""  # that many epochs may take less
     race.on_progress(f"pre-training {candidate.label['en']} for {length}{format_seconds(seconds)}")
@@ -82,7 +81,7 @@ def pretrain_in_turn(
         with explain_memory_error():
             run_pretraining(race.store, planned, deadline)
     except OutOfTime:
-        race.notes.append(describe_untrained(candidate))
+        race.notes.append(untrained)
         return None
     except UserError as error:
         race.note(f"{candidate.label['en']}: {error}", f"{candidate.label['ko']}: {KOREAN_ERROR}")
