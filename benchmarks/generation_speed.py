@@ -5,11 +5,12 @@
     python benchmarks/generation_speed.py --rounds 1 --kernels 25                       # and where the time goes
 
 A GPT-2 of random weights, large enough to have opinions, is exported and opened by GPT2LMHeadModel. Prompts are
-beginnings of documents of the built-in world, of their natural lengths (padded on the left there). `generate` takes
-turns in two forms, with its cache as it grows and with a static cache and compiled steps; ours is compared with the
-faster one. The first call of each side is not counted. Printed: new tokens a second of every round, the ratio of the
-medians of rounds with its range, and the share of new tokens that are equal (in bfloat16 a tie may go the other way,
-and then all that follows: the share between its own two forms says how often).
+beginnings of documents of the built-in world, of their natural lengths (padded on the left there). Both sides take
+texts and return texts: tokenizing and decoding are part of the time. `generate` takes turns in two forms, with its
+cache as it grows and with a static cache and compiled steps; ours is compared with the faster one. The first call of
+each side is not counted. Printed: new tokens a second of every round, the ratio of the medians of rounds with its
+range, and the share of new tokens that are equal (in bfloat16 a tie may go the other way, and then all that follows:
+the share between its own two forms says how often).
 """
 
 from __future__ import annotations
@@ -61,19 +62,22 @@ class Transformers:
         import transformers
 
         self.model = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=dtype).eval().to(device)
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, padding_side="left")
+        self.tokenizer.pad_token = self.tokenizer.eos_token
         self.device, self.tokens = device, tokens
 
-    def write(self, prompts: Sequence[Sequence[int]], static: bool) -> Generation:
-        longest = max(map(len, prompts))
-        ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
-        mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    def write(self, prompts: Sequence[str], static: bool) -> Generation:
+        read = self.tokenizer(list(prompts), padding=True, return_tensors="pt").to(self.device)
+        longest = read["input_ids"].shape[1]
         options = {"cache_implementation": "static"} if static else {}
         with torch.no_grad():
             rows = self.model.generate(
-                ids.to(self.device), attention_mask=mask.to(self.device), do_sample=False, max_new_tokens=self.tokens,
+                read["input_ids"], attention_mask=read["attention_mask"], do_sample=False, max_new_tokens=self.tokens,
                 min_new_tokens=self.tokens, eos_token_id=None, pad_token_id=0, **options,
             )  # fmt: skip
-        return [row[longest:] for row in rows.tolist()]
+        new = rows[:, longest:]
+        self.tokenizer.batch_decode(new)
+        return new.tolist()
 
 
 def measure(write: Callable[[], Generation], device: torch.device) -> tuple[float, Generation]:
@@ -134,12 +138,11 @@ def main() -> None:
         peer = Transformers(Path(name) / "exported", device, dtype, options.tokens)
         for count in options.texts:
             texts = prompts[:count]
-            ids = [list(loaded.tokenizer.encode(text).ids) for text in texts]
             sampling = Sampling(tokens=options.tokens, temperature=0, overflow="stop")
             sides: dict[str, Callable[[], Generation]] = {
                 "etude": lambda texts=texts, s=sampling: [list(each.ids) for each in generate(loaded, texts, s)],
-                "generate": lambda ids=ids: peer.write(ids, static=False),
-                "generate, static": lambda ids=ids: peer.write(ids, static=True),
+                "generate": lambda texts=texts: peer.write(texts, static=False),
+                "generate, static": lambda texts=texts: peer.write(texts, static=True),
             }
             rounds: dict[str, list[float]] = {side: [] for side in sides}
             written: dict[str, Generation] = {}

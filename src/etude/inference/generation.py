@@ -37,7 +37,8 @@ Rule = Literal["usual", "gpt2"]
 CACHE_BYTES = 2**30  # bytes of keys and values held at once: more prompts than fit are continued in turn
 CACHE_SHARE = 4  # on a GPU: of its free memory, the bytes above or one part in so many, whichever is more
 TOKENS = 16_384  # of prompts read at once
-AHEAD = 16  # tokens of each text that a GPU writes before the host looks at them
+AHEAD = 8  # tokens of each text that a GPU writes before the host looks at them
+LOTS = 2  # of so many tokens that are under way at once: the GPU has the next when it ends one
 
 
 @dataclass(frozen=True)
@@ -252,28 +253,37 @@ def write(
             tokens = reader.write(_Drawing(sampling, group, reader.device), logits)  # (steps, S)
             while group:
                 # the device writes on while the host looks at what it has written
-                draw = _Drawing(sampling, group, reader.device, len(tokens))
-                writing = reader.write_ahead(draw) if draw.steps else None
+                _write_ahead(reader, sampling, group, len(tokens))
                 for sample, new, slides in zip(group, zip(*tokens, strict=True), reader.slides.tolist(), strict=True):
                     sample.slides = slides
                     piece = sample.take_all(new)
                     if piece:
                         yield sample, piece
-                tokens = reader.collect(writing) if writing is not None else []
                 unfinished = [row for row, sample in enumerate(group) if sample.ended is None]
-                if len(unfinished) < len(group):
+                if len(unfinished) < len(group):  # rows change places when nothing is under way
+                    tokens = [step for _ in reader.steps_under_way for step in reader.collect()]
                     reader.keep(unfinished)
                     group = [group[row] for row in unfinished]
                     tokens = [[step[row] for row in unfinished] for step in tokens]
+                else:
+                    tokens = reader.collect() if reader.steps_under_way else []
                 if group and not tokens:
                     tokens = reader.write(_Drawing(sampling, group, reader.device))
+
+
+def _write_ahead(reader: Reader, sampling: Sampling, samples: Sequence[Sample], unseen: int) -> None:
+    """Let the device have LOTS of tokens under way; `unseen` the host has, and the samples have not."""
+    while len(under_way := reader.steps_under_way) < LOTS:
+        draw = _Drawing(sampling, samples, reader.device, unseen + sum(under_way))
+        if not draw.steps or not reader.write_ahead(draw):
+            return
 
 
 class _Drawing:
     """The choice of the next tokens of some samples, with their keys on the device beforehand."""
 
     def __init__(self, sampling: Sampling, samples: Sequence[Sample], device: torch.device, ahead: int = 0) -> None:
-        """`ahead`: of the tokens of each that the host has and the sample has not."""
+        """`ahead`: tokens of each that are written, or being written, and that the sample has not."""
         self.sampling = sampling
         counts = np.array([len(sample.ids) + ahead for sample in samples])
         left = max(sample.limit - int(count) for sample, count in zip(samples, counts, strict=True))

@@ -2,13 +2,14 @@
 
 Prompts of several lengths are read and continued together, without padding (nn/attention/kv_cache.py). On a GPU steps
 of one token are recorded and replayed (inference/recorded_decoding.py), several before the host looks at their tokens,
-and the next ones are under way while it does (`write_ahead`).
+and the next ones are under way while it does (`write_ahead`); with two lots of them under way the device never waits.
 A recording has a number of rows: a sequence that is no longer kept stays in its row until half of all rows are empty,
 and empty rows are added so that few numbers of rows occur.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
@@ -78,6 +79,7 @@ class Reader:
         self._set_active(np.arange(len(self.rows)))
         self._was_replayed = False
         self._last: Tensor | None = None  # (S,) on the device: the tokens that were written last
+        self._under_way: deque[Writing] = deque()
         self.cache = KVCache() if cached else None
         self.compute_logits = _make_scorer(loaded)
         self.recorded: RecordedSteps | None = None
@@ -147,21 +149,32 @@ class Reader:
             self._was_replayed, steps = False, 1
         tokens = [draw(logits, 0)]
         self._advance(draw, tokens, steps - 1)
-        return self.collect(Writing(tokens, len(tokens) - 1))
+        return self._take_in(Writing(tokens, len(tokens) - 1))
 
     @torch.no_grad()
-    def write_ahead(self, draw: Drawing) -> Writing | None:
+    def write_ahead(self, draw: Drawing) -> bool:
         """Let a GPU write on, up to `draw.steps` tokens of each sequence, and return at once.
 
-        None where the host has to take the next step. Whatever is done next, `collect` comes first.
+        False where the host has to take the next step. Whatever else is done next, all that is under way is collected
+        before.
         """
         steps = 0 if self._last is None else min(draw.steps, self._count_steps_ahead(unread=1))
         tokens: list[Tensor] = []
         self._advance(draw, tokens, steps)
-        return Writing(tokens, len(tokens)) if tokens else None
+        if tokens:
+            self._under_way.append(Writing(tokens, len(tokens)))
+        return bool(tokens)
 
-    def collect(self, writing: Writing) -> list[list[int]]:
-        """Wait for tokens that are being written, and return them: (steps, S)."""
+    @property
+    def steps_under_way(self) -> list[int]:
+        """How many tokens of each sequence every call of `write_ahead` has under way, the oldest call first."""
+        return [writing.steps for writing in self._under_way]
+
+    def collect(self) -> list[list[int]]:
+        """Wait for the tokens of the oldest call of `write_ahead`, and return them: (steps, S)."""
+        return self._take_in(self._under_way.popleft())
+
+    def _take_in(self, writing: Writing) -> list[list[int]]:
         written = writing.wait()
         for row, new in zip(self.active, zip(*written, strict=True), strict=True):
             self.rows[row] += new
@@ -200,7 +213,7 @@ class Reader:
         """
         if self.recorded is None or not self.recorded.is_possible or not self._was_replayed:
             return 0
-        longest = max(len(self.rows[row]) - int(self.starts[row]) for row in self.active)
+        longest = max(len(self.rows[row]) - int(self.starts[row]) for row in self.active) + sum(self.steps_under_way)
         return min(self.recorded.steps_left, self.context - longest + unread)
 
     def _is_active(self) -> np.ndarray:

@@ -53,12 +53,12 @@ def _attend(  # type: ignore[no-untyped-def]
         base = source * buffer_row + token * buffer_token
         address = base[:, None] + inner[None, :]
         readable = is_cached[:, None] & inside[None, :]
-        past = tl.load(keys + address, mask=readable, other=0.0).to(tl.float32)
-        scores = tl.where(is_cached, tl.sum(past * q[None, :], 1), float("-inf"))
+        past_keys = tl.load(keys + address, mask=readable, other=0.0)
+        past_values = tl.load(values + address, mask=readable, other=0.0)  # under way while the scores are computed
+        scores = tl.where(is_cached, tl.sum(past_keys.to(tl.float32) * q[None, :], 1), float("-inf"))
         new_largest = tl.maximum(largest, tl.max(scores, 0))
         shrink, weights = tl.exp(largest - new_largest), tl.exp(scores - new_largest)
-        past = tl.load(values + address, mask=readable, other=0.0).to(tl.float32)
-        sums = sums * shrink + tl.sum(past * weights[:, None], 0)
+        sums = sums * shrink + tl.sum(past_values.to(tl.float32) * weights[:, None], 0)
         total = total * shrink + tl.sum(weights, 0)
         largest = new_largest
     tl.store(mixed + row * tl.num_programs(1) * size + inner, (sums / total).to(mixed.dtype.element_ty), mask=inside)
