@@ -98,6 +98,19 @@ def test_short_cells_and_trials_do_not_stand_for_long_ones(plan: plans.Plan) -> 
     assert durations.estimate(long) == pytest.approx(STARTUP + 40.0)
 
 
+def test_a_curve_tells_compiling_from_learning(plan: plans.Plan) -> None:
+    """As seen on a GPU: three trials at once took 128 s, 57 of them until the first tenth was learnt."""
+    durations = Durations(plan.store, plan.cells.values())
+    long = replace(plan.cells[plan.bases["gpt", 0]], flops=5e16, seconds=200.0)
+    trial = replace(long, flops=5e15, seconds=20.0)
+    curve = [{"flops": (1 + number) * 5e14, "seconds": 50.0 + 8.0 * number} for number in range(10)]
+    durations.observe(trial, 128.0, curve)
+    assert durations.estimate(long) == pytest.approx((128.0 - 80.0) + 800.0)
+    untimed = Durations(plan.store, plan.cells.values())
+    untimed.observe(trial, 128.0, curve[:1])
+    assert untimed.estimate(long) == pytest.approx(STARTUP + 10 * (128.0 - STARTUP)), "one point has no speed"
+
+
 def test_a_large_model_is_not_slowed_down_as_small_ones_are(plan: plans.Plan) -> None:
     """Small models wait for launches and share a GPU badly; the trial of a large one tells how slow it will be."""
     durations = Durations(plan.store, plan.cells.values())

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from etude.study.cell_archive import export_cells, refuse_loss
 from etude.study.cells import Cell, CellStore
@@ -22,7 +23,7 @@ from etude.study.claim_scope import claim_cells
 from etude.study.plan import Plan
 
 SAFETY = 1.2  # a cell may take so many times what the others took
-STARTUP = 15.0  # seconds in which a model is compiled and its data read
+STARTUP = 15.0  # seconds in which a model is compiled and its data read, where no curve tells
 SHORT = 2.0  # planned seconds below which start-up is all that a duration tells
 ALIKE = 0.1  # logarithm of the ratio of two planned speeds, below which they are one
 
@@ -68,23 +69,33 @@ class Durations:
     """Seconds of cells: as measured on cells of the same place in the grid, or as planned and slowed down alike.
 
     Plans hold the speed of each model alone on the machine; cells that share it are slower by a factor, beside a
-    start-up that does not grow with their length. A small model waits for its launches and a large one for the GPU, so
-    the factor is that of the cells that ended whose planned FLOPs a second are nearest: a contender's own trials, as a
-    rule. Trials are far shorter than what follows them, so seconds alone would not carry over.
+    start-up that does not grow with their length: compiling may take longer than a whole trial. The curve of a pre-
+    training, whose points have their times, tells one from the other. A small model waits for its launches and a
+    large one for the GPU, so the factor is that of the cells that ended whose planned FLOPs a second are nearest: a
+    contender's own trials, as a rule. Trials are far shorter than what follows them, so seconds alone would not
+    carry over.
     """
 
     def __init__(self, store: CellStore, cells: Iterable[Cell]) -> None:
         self.alike: dict[tuple[object, ...], float] = {}
         self.slowdowns: dict[str, list[tuple[float, float]]] = {}  # planned FLOPs a second, and the factor
+        self.startups: dict[str, list[float]] = {}
         for cell in cells:
             if store.state(cell.key) == "done":
-                self.observe(cell, float(store.result(cell.key)["seconds"]))
+                result = store.result(cell.key)
+                self.observe(cell, float(result["seconds"]), result.get("curve", ()))
 
-    def observe(self, cell: Cell, seconds: float) -> None:
+    def observe(self, cell: Cell, seconds: float, curve: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Take in how long a cell took; `curve` are its points, with the FLOPs and the seconds until each."""
         self.alike[_describe_place(cell)] = seconds
-        if cell.seconds >= SHORT:
+        if cell.seconds < SHORT:
+            return
+        steady = _measure_steady_seconds(cell, curve)
+        if steady is not None:
+            self.startups.setdefault(cell.kind, []).append(max(0.0, seconds - steady))
+        else:
             steady = max(seconds - STARTUP, seconds / 4)
-            self.slowdowns.setdefault(cell.kind, []).append((cell.flops / cell.seconds, steady / cell.seconds))
+        self.slowdowns.setdefault(cell.kind, []).append((cell.flops / cell.seconds, steady / cell.seconds))
 
     def estimate(self, cell: Cell) -> float:
         measured = self.alike.get(_describe_place(cell))
@@ -96,7 +107,20 @@ class Durations:
         distances = [_compare_speeds(cell.flops / cell.seconds, speed) for speed, _ in observed]
         limit = min(distances) + ALIKE
         nearest = [slowdown for (_, slowdown), distance in zip(observed, distances, strict=True) if distance <= limit]
-        return STARTUP + cell.seconds * median(nearest)
+        startups = self.startups.get(cell.kind)
+        return (median(startups) if startups else STARTUP) + cell.seconds * median(nearest)
+
+
+def _measure_steady_seconds(cell: Cell, curve: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the seconds that all FLOPs of a cell take at the speed between the first and the last point of its curve.
+
+    None where there are no two of them.
+    """
+    timed = [(float(point["flops"]), float(point["seconds"])) for point in curve if {"flops", "seconds"} <= set(point)]
+    if len(timed) < 2:
+        return None
+    flops, seconds = (last - first for first, last in zip(timed[0], timed[-1], strict=True))
+    return seconds * cell.flops / flops if flops > 0 and seconds > 0 else None
 
 
 def _compare_speeds(speed: float, observed_speed: float) -> float:
@@ -152,7 +176,8 @@ class Visit:
     def finish(self, cell: Cell, store: CellStore) -> None:
         """Note how long a cell took, and write the archive again: a visit that is killed loses the cells in flight."""
         if self._durations is not None:
-            self._durations.observe(cell, time.monotonic() - self._started[cell.key])
+            curve = store.result(cell.key).get("curve", ()) if store.state(cell.key) == "done" else ()
+            self._durations.observe(cell, time.monotonic() - self._started[cell.key], curve)
         self.export(store)
 
     def check_archive(self, store: CellStore) -> None:
