@@ -112,8 +112,8 @@ def _form_from_name(path: Path, has_buckets: bool) -> VectorFormat:
 
 
 def _to_fasttext(run: Run, model: Static) -> FastText:
-    words = list_token_strings(run.tokenizer)
-    ids = [id for id, word in enumerate(words) if word is not None]
+    words, counts = list_token_strings(run.tokenizer), model.counts.numpy()
+    ids = np.array([id for id, word in enumerate(words) if word is not None], np.int64)
     inputs, outputs = (table.weight.detach().numpy() for table in (model.input, model.output))
     if model.settings.result == "sum":  # GloVe: the file has one table
         inputs = inputs[: model.vocab] + outputs
@@ -126,11 +126,15 @@ def _to_fasttext(run: Run, model: Static) -> FastText:
         objective=run.recipe.objective_kind,
         subsample=objective.subsample or 0.0,
     ) if is_word2vec else FastTextTraining()  # fmt: skip
+    if training.output == "hierarchical":
+        # rows of the output table are nodes of the tree that a reader builds from the counts, which fall in its files
+        ids = ids[counts[ids] > 0]  # a word that the text does not have has no place in the tree
+        ids = ids[np.argsort(-counts[ids], kind="stable")]
     return FastText(
-        [word for word in words if word is not None],
-        model.counts.numpy()[ids],
+        [str(words[id]) for id in ids],
+        counts[ids],
         np.concatenate([inputs[ids], inputs[model.vocab :]]),
-        outputs[ids],
+        outputs[: len(ids)] if training.output == "hierarchical" else outputs[ids],
         model.settings.grams,
         training,
     )
@@ -189,7 +193,11 @@ def _fill_tables(model: Static, vectors: WordVectors, fasttext: FastText | None,
     model.input.weight[torch.from_numpy(ids[order])] = torch.from_numpy(rows[order].copy())
     if fasttext is not None:
         model.input.weight[model.vocab :] = torch.from_numpy(fasttext.inputs[len(vectors.words) :])
-        model.output.weight[torch.from_numpy(ids[order])] = torch.from_numpy(fasttext.outputs[order].copy())
+        if fasttext.training.output == "hierarchical":  # nodes of a tree, not words
+            nodes = fasttext.outputs[: model.vocab]
+            model.output.weight[: len(nodes)] = torch.from_numpy(nodes.copy())
+        else:
+            model.output.weight[torch.from_numpy(ids[order])] = torch.from_numpy(fasttext.outputs[order].copy())
     if vectors.counts is not None:
         model.counts[torch.from_numpy(ids[order])] = torch.from_numpy(vectors.counts[order].copy())
     if vectors.unknown_row is not None and tokenizer.special.unknown is not None:

@@ -7,7 +7,6 @@ Noise words are drawn in constant time from Walker's alias table (1977): V equal
 
 from __future__ import annotations
 
-import heapq
 from typing import NamedTuple
 
 import numpy as np
@@ -87,19 +86,28 @@ def huffman_paths(counts: np.ndarray) -> Paths:
     """The tree of least mean depth (Huffman 1952) over the words that occur; its V-1 inner nodes are output rows.
 
     Going to the left child is label 1, to the right 0: the loss of a step is -log sigmoid((1 - 2d) score) for the
-    code bit d of word2vec [code]. The root has the last row in use, so frequent nodes lie together.
+    code bit d of word2vec [code]. The root has the last row in use, so frequent nodes lie together. Words that are
+    equally frequent are joined as in word2vec and fastText [code]: the last one first, an inner node before a word.
+    So whoever reads a file with these counts finds every node in its row.
     """
     present = np.flatnonzero(counts)
-    heap = [(int(counts[word]), number, int(word)) for number, word in enumerate(present)]
-    heapq.heapify(heap)
+    words = present[np.argsort(-counts[present], kind="stable")].tolist()  # by falling frequency
+    waiting = [int(counts[word]) for word in words]  # popped from the end: the rarest first
+    sums: list[int] = []  # of inner nodes: they arise in rising order
     parent: dict[int, tuple[int, float]] = {}  # of a word, or of ~node: its node, and the label there
-    node = 0
-    while len(heap) > 1:
-        first, _, left = heapq.heappop(heap)
-        second, _, right = heapq.heappop(heap)
-        parent[left], parent[right] = (node, 1.0), (node, 0.0)
-        heapq.heappush(heap, (first + second, len(present) + node, ~node))
-        node += 1
+    first = 0  # the first inner node without a parent
+    for node in range(len(words) - 1):
+        total = 0
+        for label in (1.0, 0.0):
+            if waiting and (first == len(sums) or waiting[-1] < sums[first]):
+                total += waiting.pop()
+                child = words[len(waiting)]
+            else:
+                total += sums[first]
+                child = ~first
+                first += 1
+            parent[child] = (node, label)
+        sums.append(total)
     bounds = np.zeros(len(counts) + 1, np.int64)
     nodes: list[int] = []
     labels: list[float] = []
