@@ -88,6 +88,14 @@ def test_prepare_ends_with_commands_that_can_be_typed(document: str, tmp_path: P
     assert checked.exit_code == 0 and "time" in checked.stdout
 
 
+def test_the_run_is_a_folder_that_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    advice = advise(manifest(2_000_000), has_gpu=False)
+    for wanted in ("runs/bert", "runs/bert-2", "runs/bert-3"):
+        assert f" -o {wanted} " in advice.commands("data/x")[1]
+        (tmp_path / wanted).mkdir(parents=True)
+
+
 def test_a_run_of_years_is_called_so() -> None:
     assert format_duration(90) == "1.5 min" and format_duration(51_216.9 * 3600) == "5.8 years"
     assert advise_on_time("bert-small", "data/x", 3600.0) is None

@@ -1,4 +1,4 @@
-"""One process writes to a run."""
+"""One process writes to a run, and shows where it is."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import etude
 from etude.errors import UserError
 from etude.runs.run import Run
-from etude.runs.training import LOCK, lock_run
+from etude.runs.training import LOCK, lock_run, train_loop
+from etude.train.loop import Loop
 from etude.train.parallel import Ranks
+from etude.train.progress import Progress
 from etude.world import World
 
 TINY = {"train.steps": 3, "model.layers": 1, "model.width": 16, "model.heads": 2, "train.batch_tokens": 256}
@@ -28,6 +31,19 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     (run.folder / "model.safetensors").unlink()  # as if it had been killed before its end
     (run.folder / "checksums.json").unlink()
     return run
+
+
+def test_the_line_begins_at_the_last_checkpoint(run: Run) -> None:
+    """What is there to be read and built before a checkpoint is loaded takes minutes at size."""
+
+    class Built(Exception):
+        pass
+
+    def build(progress: Progress) -> Loop:
+        raise Built(progress.format_line())
+
+    with pytest.raises(Built, match=r"^step 3/3 "):
+        train_loop(run, build, run.recipe.train, torch.device("cpu"), Ranks(), quiet=True)
 
 
 def test_a_second_resume_is_refused_while_another_process_trains(run: Run) -> None:

@@ -6,6 +6,7 @@ schedule of a short run is short too: a warm-up of ten thousand steps would outl
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,13 +26,19 @@ class Advice:
     reason: str
 
     def commands(self, corpus: str) -> list[str]:
-        """The two lines to type: what the run will be, and the run."""
+        """The two lines to type: what the run will be, and the run, in a folder that is free."""
         words = " ".join(part for part in (f"train.minutes={self.minutes}", self.settings) if part)
-        name = self.recipe.partition("-")[0]
+        out = find_free_folder(Path("runs") / self.recipe.partition("-")[0])
         return [
             f"etude check {self.recipe} {corpus} {words}",
-            f"etude pretrain {self.recipe} {corpus} -o runs/{name} {words}",
+            f"etude pretrain {self.recipe} {corpus} -o {out} {words}",
         ]
+
+
+def find_free_folder(folder: Path) -> Path:
+    """Return the folder, or the first of folder-2, folder-3, ... that nothing is at."""
+    names = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+    return next(path for path in itertools.chain([folder], names) if not path.exists())
 
 
 # (tokens of the corpus below which it fits, recipe, minutes, settings); the last of each list fits any text

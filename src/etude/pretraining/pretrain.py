@@ -222,7 +222,7 @@ def _train(
     def build(progress: Progress) -> Loop:
         return build_loop(run.folder, run.recipe, corpus, learner, device, ranks, progress, deferred)
 
-    loop, outcome = train_loop(build, settings, device, ranks, quiet, deadline, shorten)
+    loop, outcome = train_loop(run, build, settings, device, ranks, quiet, deadline, shorten)
     if outcome.finished and ranks.is_first:
         # one too many is there where a process was killed between its last save and the removal after it
         loop.saver.prune(outcome.state.best_step)

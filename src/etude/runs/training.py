@@ -26,6 +26,7 @@ Trained = TypeVar("Trained", bound=Loop)
 
 
 def train_loop(
+    run: Run,
     build: Callable[[Progress], Trained],
     settings: Settings,
     device: torch.device,
@@ -45,7 +46,11 @@ def train_loop(
         precision = peak.resolve_precision(settings.precision, device)
         flops_per_second = peak.measure_peak(device, precision) * ranks.size
     with Progress(
-        settings.steps, quiet=quiet, peak=flops_per_second, memory=lambda: memory.bytes_in_use(device)
+        settings.steps,
+        step=max(run.steps, default=0),
+        quiet=quiet,
+        peak=flops_per_second,
+        memory=lambda: memory.bytes_in_use(device),
     ) as progress:
         loop = build(progress)
         loop.deadline = deadline

@@ -30,13 +30,14 @@ class Progress:
     """Draws the line in its own thread; the loop reports steps to it, as totals since the start of the run.
 
     `peak` is the FLOP/s of all devices; `memory` returns the bytes in use. `total_tokens` makes the time left right
-    where later steps are larger (a batch ramp).
+    where later steps are larger (a batch ramp). `step` is where a resumed run is.
     """
 
     def __init__(
         self,
         total: int,
         *,
+        step: int = 0,
         quiet: bool = False,
         peak: float | None = None,
         memory: Callable[[], int | None] | None = None,
@@ -50,7 +51,7 @@ class Progress:
         self.is_terminal = self.stream.isatty()
         self._clock, self._phase_start = clock, clock()
         self._phase: str | None = "first step…"
-        self._step = 0
+        self._step = step
         self._loss: float | None = None
         self._valid: float | None = None
         self._marks: deque[tuple[float, int, int, int]] = deque()  # (time, step, tokens, flops)
@@ -66,7 +67,7 @@ class Progress:
     # Reports of the loop
 
     def set_phase(self, phase: str | None, *, step: int | None = None) -> None:
-        """Show what takes time: "compiling…", "evaluating…"; None when steps go on. `step`: where a resumed run is."""
+        """Show what takes time: "compiling…", "evaluating…"; None when steps go on. `step`: where the run is."""
         now = self._clock()
         with self._lock:
             if self._phase is None:

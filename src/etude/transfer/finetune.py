@@ -283,7 +283,7 @@ def _train(
         loop.saver.end_with_best()
         return loop
 
-    loop, outcome = train_loop(build_loop, settings, device, ranks, quiet, None if shorten else deadline)
+    loop, outcome = train_loop(run, build_loop, settings, device, ranks, quiet, None if shorten else deadline)
     if outcome.finished:
         _load_best(loop, outcome)
         if ranks.is_first:

@@ -6,8 +6,10 @@ KLUE's topics), so a role has several usual names; a name that a person gives co
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,8 +78,23 @@ REMEDY = "Fill it, or leave such lines out with --skip-bad."
 # --- fields -----------------------------------------------------------------------------------------
 
 
-def column_of(record: Mapping[str, Any], role: str, columns: Mapping[str, str], usual: Sequence[str]) -> str:
+class ColumnName(str):
+    """The name of a column, and its role: a message about it names the option that gives another."""
+
+    role: str
+
+    def __new__(cls, name: str, role: str) -> ColumnName:
+        column = super().__new__(cls, name)
+        column.role = role
+        return column
+
+
+def column_of(record: Mapping[str, Any], role: str, columns: Mapping[str, str], usual: Sequence[str]) -> ColumnName:
     """The column of a role: the one named by `columns`, else the first usual name that the record has, in any case."""
+    return ColumnName(_find_column(record, role, columns, usual), role)
+
+
+def _find_column(record: Mapping[str, Any], role: str, columns: Mapping[str, str], usual: Sequence[str]) -> str:
     if role in columns:
         name = columns[role]
         if name in record or name.isascii():
@@ -99,9 +116,28 @@ def value_of(record: Mapping[str, Any], column: str, where: str) -> Any:
                 raise UserError(f"{where}: its columns are divided by {name} ({only!r}). Save it with {remedy}.")
         raise UserError(
             f"{where}: there is no column '{column}'.{suggest_name(column, map(str, record))}",
-            "Name yours by its role, as in -c text=review; 'etude tasks TASK' lists the roles.",
+            f"Name yours by its role, as in {_example_option(record, column)}; 'etude tasks TASK' lists the roles.",
         )
     return record[column]
+
+
+TEXT_ROLES = ("text", "first", "second", "question", "context", "query", "candidate", "source", "target", "tokens")
+NO_LABELS = ("id", "idx", "guid", "index", "number", "")
+
+
+def _example_option(record: Mapping[str, Any], column: str) -> str:
+    """-c role=name with a column that the record has: the nearest by name, else its longest text or shortest label."""
+    role = column.role if isinstance(column, ColumnName) else "text"
+    values = {str(name): "" if value is None else str(value) for name, value in record.items()}
+    near = difflib.get_close_matches(column, values, n=1, cutoff=0.5)
+    others = [name for name in values if name.casefold() not in NO_LABELS] or list(values) or ["review"]
+    if near:
+        name = near[0]
+    elif role in TEXT_ROLES:
+        name = max(others, key=lambda other: len(values.get(other, "")))
+    else:
+        name = min(reversed(others), key=lambda other: len(values.get(other, "")))
+    return "-c " + shlex.quote(f"{role}={name}")
 
 
 def text_of(record: Mapping[str, Any], column: str, where: str) -> str:
