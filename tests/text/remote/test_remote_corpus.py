@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pickle
 import subprocess
@@ -20,7 +19,6 @@ from tests.text.remote.s3_server import S3Server, Trouble
 from etude.errors import UserError
 from etude.text.corpus.corpus import Corpus
 from etude.text.remote import remote_shards, storage
-from etude.text.remote.shard_cache import ShardCache
 from etude.text.remote.storage import RemoteError
 
 if TYPE_CHECKING:
@@ -62,6 +60,7 @@ def watched(measure: Callable[[], int]) -> Iterator[list[int]]:
     finally:
         done.set()
         thread.join()
+        largest[0] = max(largest[0], measure())  # whenever the thread came to look
 
 
 def test_opening_reads_the_manifest_alone(corpora: tuple[Path, str], s3: S3Server) -> None:
@@ -104,6 +103,23 @@ def test_what_is_read_is_what_a_disk_holds(
             assert np.array_equal(ours, theirs)
     assert max(sizes) < largest[0] <= limit
     assert sum(path.endswith(".tokens.u16") for path in s3.paths("GET")) > len(sizes)  # they went and came again
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_cache_of_one_shard_is_enough(
+    corpora: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_order: bool
+) -> None:
+    """What is read ahead must not take the room of what is being read."""
+    local = Corpus.open(corpora[0])
+    limit = max(shard_bytes(local))
+    limit_cache(monkeypatch, limit)
+    remote = Corpus.open(corpora[1])
+    starts = range(0, local.total, 100) if in_order else np.random.default_rng(0).integers(0, local.total, 12).tolist()
+    with watched(lambda: cached_bytes(tmp_path)) as largest:
+        for start in starts:
+            stop = min(start + 100, local.total)
+            assert np.array_equal(remote.tokens(start, stop), local.tokens(start, stop))
+    assert 0 < largest[0] <= limit
 
 
 def test_with_room_everything_comes_once_and_ahead(corpora: tuple[Path, str], s3: S3Server) -> None:
@@ -197,38 +213,6 @@ def test_other_processes_open_it_again(corpora: tuple[Path, str]) -> None:
             os._exit(0)
     assert os.read(reading, 1) == b"\1"
     os.waitpid(child, 0)
-
-
-def test_a_dead_process_leaves_no_room_taken(tmp_path: Path) -> None:
-    cache = ShardCache(tmp_path, 1000)
-    (tmp_path / f"{'a' * 64}-1-1.partial").write_bytes(b"x" * 900)
-    content = b"y" * 500
-    digest = hashlib.sha256(content).hexdigest()
-    path = cache.get({"bytes": 500, "sha256": digest}, "s3://x", lambda start, stop: content[start:stop])
-    assert path.read_bytes() == content and sorted(tmp_path.glob("*.partial")) == []
-    path.write_bytes(b"z" * 500)  # a disk that lies is noticed where all is verified
-    again = cache.get({"bytes": 500, "sha256": digest}, "s3://x", lambda start, stop: content[start:stop], verify=True)
-    assert again.read_bytes() == content
-
-
-def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its name says that its content was checked: a power failure must not leave other bytes under it."""
-    events: list[str] = []
-    rename, fsync = Path.rename, os.fsync
-
-    def note_rename(self: Path, target: Path) -> Path:
-        events.append("rename")
-        return rename(self, target)
-
-    def note_fsync(descriptor: int) -> None:
-        events.append("fsync")
-        fsync(descriptor)
-
-    monkeypatch.setattr(Path, "rename", note_rename)
-    monkeypatch.setattr(os, "fsync", note_fsync)
-    digest = hashlib.sha256(b"y").hexdigest()
-    ShardCache(tmp_path, 1000).get({"bytes": 1, "sha256": digest}, "s3://x", lambda start, stop: b"y")
-    assert events == ["fsync", "rename"]
 
 
 @pytest.mark.slow

@@ -48,15 +48,21 @@ class MappedShards:
 
 def map_shard(paths: Mapping[str, Path], entry: ShardEntry, vocab: int, place: str) -> Shard:
     """Map the files of a shard into memory, named as in its entry, and check what they hold."""
-    arrays = {}
-    for name, path in paths.items():
-        _, array, suffix = name.split(".")
-        dtype = {"u16": "<u2", "u32": "<u4", "i32": "<i4", "bits": "u1", "utf8": "u1"}[suffix]
-        # numpy cannot map an empty file; a shard of unknown-free, letterless tokens may have one
-        is_empty = entry["files"][name]["bytes"] == 0
-        # as a plain array: every slice of a memmap object costs several times as much
-        arrays[array] = np.zeros(0, dtype) if is_empty else np.asarray(np.memmap(path, dtype=dtype, mode="r"))
-    shard = Shard(**arrays)
+    return build_shard({name: map_file(name, path, entry) for name, path in paths.items()}, entry, vocab, place)
+
+
+def map_file(name: str, path: Path, entry: ShardEntry) -> np.ndarray:
+    """Map a file of a shard into memory, by its name in the entry; it stays readable after the file was removed."""
+    dtype = {"u16": "<u2", "u32": "<u4", "i32": "<i4", "bits": "u1", "utf8": "u1"}[name.split(".")[2]]
+    if entry["files"][name]["bytes"] == 0:  # numpy cannot map it; a shard of unknown-free, letterless tokens has one
+        return np.zeros(0, dtype)
+    # as a plain array: every slice of a memmap object costs several times as much
+    return np.asarray(np.memmap(path, dtype=dtype, mode="r"))
+
+
+def build_shard(files: Mapping[str, np.ndarray], entry: ShardEntry, vocab: int, place: str) -> Shard:
+    """Make a shard of the arrays of its files, named as in its entry, and check what they hold."""
+    shard = Shard(**{name.split(".")[1]: array for name, array in files.items()})
     check_shard(shard, entry, vocab, place)
     return shard
 

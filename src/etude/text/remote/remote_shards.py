@@ -7,6 +7,7 @@ cache has room, since rows are drawn from everywhere; one where it is full and s
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
@@ -16,10 +17,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
+import numpy as np
+
 from etude.errors import UserError
 from etude.text.checked_files import FileEntry
 from etude.text.corpus.manifest import ShardEntry
-from etude.text.corpus.shard import Shard, map_shard
+from etude.text.corpus.shard import Shard, build_shard, map_file
 from etude.text.remote.cache_folder import LIMIT, cache_bytes, cache_folder
 from etude.text.remote.shard_cache import ShardCache
 from etude.text.remote.storage import Storage
@@ -101,39 +104,45 @@ class RemoteShards:
 
     def _read_ahead(self, number: int) -> None:
         """Fetch what is likely to be read next, as far as nothing has to go for it."""
-        room = self.files.cache.free_bytes() - self.sizes[number]
-        waiting = sum(not future.done() for future in self.pending.values())
+        cache = self.files.cache
+        under_way = [other for other, future in self.pending.items() if not future.done()]
+        wanted = sum(self.sizes[other] for other in {number, *under_way})  # nothing may go for what is only likely
+        room, waiting = cache.free_bytes() - wanted, len(under_way)
         count = len(self.entries)
         for step in range(1, count):
             following = (number + step) % count
             if following in self.mapped or following in self.pending:
                 continue
+            size = self.sizes[following]
             is_next = step == 1 and number == self.missed + 1 and following == number + 1
-            if waiting >= 2 * THREADS or not (room >= self.sizes[following] or is_next):
+            may_replace = is_next and wanted + size <= cache.limit  # files that were read, not those on their way
+            if waiting >= 2 * THREADS or not (room >= size or may_replace):
                 return
-            room -= self.sizes[following]
+            room -= size
+            wanted += size
             waiting += 1
             self._request(following)
 
     def _load(self, number: int) -> Shard:
         entry = self.entries[number]
-        for remaining in reversed(range(TRIES)):
-            try:
-                paths = {name: self.files.fetch(f"{self.split}/{name}", file) for name, file in entry["files"].items()}
-                shard = map_shard(paths, entry, self.vocab, f"Shard {number} of {join_url(self.files.url, self.split)}")
-                break
-            except FileNotFoundError:  # removed by another process that needed the room
-                if not remaining:
-                    raise UserError(
-                        f"The cache of {self.files.cache.limit / 1e9:g} GB is too small for all processes that read "
-                        f"{self.files.url}. Raise {LIMIT}."
-                    ) from None
+        files = {name: self._map(name, entry) for name in entry["files"]}
+        shard = build_shard(files, entry, self.vocab, f"Shard {number} of {join_url(self.files.url, self.split)}")
         with self.lock:
             self.mapped[number] = shard
             self.uses.setdefault(number, next(self.clock))
             self._unmap(number)
             self.pending.pop(number, None)
         return shard
+
+    def _map(self, name: str, entry: ShardEntry) -> np.ndarray:
+        """Fetch a file and map it at once: from then on it may be removed."""
+        for _ in range(TRIES):
+            with contextlib.suppress(FileNotFoundError):  # removed by another process that needed the room
+                return map_file(name, self.files.fetch(f"{self.split}/{name}", entry["files"][name]), entry)
+        raise UserError(
+            f"The cache of {self.files.cache.limit / 1e9:g} GB is too small for all processes that read "
+            f"{self.files.url}. Raise {LIMIT}."
+        )
 
     def _unmap(self, newest: int) -> None:
         """Let go of shards whose files are gone, and of the longest unused beyond the limit: they take up the disk."""

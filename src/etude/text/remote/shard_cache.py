@@ -2,7 +2,7 @@
 
 Several processes may use one folder: a file is fetched by one of them while the others wait for it, room is made under
 a lock, and a file that another process has mapped stays readable after it was removed. What a process that died was
-fetching is removed by the next one that needs room.
+fetching is removed by the next one that needs room; what a living one is fetching is waited for, where both do not fit.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from etude.errors import UserError, explain_write_failure
 from etude.text.checked_files import FileEntry, hash_file
 
 PARTIAL = ".partial"
+ROOM_LOCK = ".lock-room"  # held by whoever adds a file, renames one, or removes some to make room
 LOCKS = 64  # files that stand for all names: one lock a file would never be removed
 Fetch = Callable[[int, int], bytes]  # the bytes start..stop
 CHUNK = 1 << 23  # bytes a request
@@ -79,8 +80,7 @@ class ShardCache:
         with explain_write_failure(partial):
             try:
                 with contextlib.ExitStack() as stack:
-                    with self._lock(".lock-room"):  # whoever makes room sees the file with its mark, or not at all
-                        self._make_room(size)
+                    with self._lock_room(size):  # whoever makes room sees the file with its mark, or not at all
                         file = stack.enter_context(partial.open("wb"))
                         fcntl.flock(file, fcntl.LOCK_EX)  # the mark of a living process
                         if size:
@@ -92,22 +92,39 @@ class ShardCache:
                     file.flush()
                     if digest.hexdigest() == path.name:
                         os.fsync(file.fileno())  # its name says that it was checked, also when the power fails
-                        partial.rename(path)
+                        with self._lock(ROOM_LOCK):  # so that no list of files misses it under both its names
+                            partial.rename(path)
             finally:
                 partial.unlink(missing_ok=True)
         return digest.hexdigest()
 
-    def _make_room(self, size: int) -> None:
-        """Remove files until `size` bytes more fit: first what died processes left, then the longest unused."""
+    @contextlib.contextmanager
+    def _lock_room(self, size: int) -> Iterator[None]:
+        """Hold the lock of the folder, with room for `size` bytes more."""
+        while True:
+            with self._lock(ROOM_LOCK):
+                in_flight = self._make_room(size)
+                if in_flight is None:
+                    yield
+                    return
+            _wait_for(in_flight)
+
+    def _make_room(self, size: int) -> Path | None:
+        """Remove files until `size` bytes more fit: first what died processes left, then the longest unused.
+
+        What is being fetched cannot be removed: where it leaves too little, return one of these files to wait for.
+        """
         entries = self._list()
-        total = sum(entry[1] for entry in entries)
-        for _, length, path in sorted(entries, key=lambda entry: (not entry[2].name.endswith(PARTIAL), entry[0])):
-            is_partial = path.name.endswith(PARTIAL)
-            if is_partial and _is_locked(path):
-                continue
-            if is_partial or total + size > self.limit:
+        in_flight = [entry for entry in entries if entry[2].name.endswith(PARTIAL) and _is_locked(entry[2])]
+        if in_flight and sum(length for _, length, _ in in_flight) + size > self.limit:
+            return in_flight[0][2]
+        total = sum(length for _, length, _ in entries)
+        for entry in sorted(entries, key=lambda entry: (not entry[2].name.endswith(PARTIAL), entry[0])):
+            _, length, path = entry
+            if entry not in in_flight and (path.name.endswith(PARTIAL) or total + size > self.limit):
                 path.unlink(missing_ok=True)
                 total -= length
+        return None
 
     def _list(self) -> list[tuple[float, int, Path]]:
         """(time of last use, bytes, path) of each file."""
@@ -137,3 +154,9 @@ def _is_locked(path: Path) -> bool:
     except OSError:
         return True
     return False
+
+
+def _wait_for(path: Path) -> None:
+    """Wait until a file was fetched: whoever fetches it holds its lock, until it is renamed or given up."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
