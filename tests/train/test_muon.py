@@ -54,6 +54,28 @@ def test_steps_are_torchs(nesterov: bool, batch_elements: int, monkeypatch: pyte
         torch.testing.assert_close(momentum, reference.state[expected]["momentum_buffer"], rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_matrices_of_one_weight_take_steps_of_their_own(nesterov: bool) -> None:
+    """Queries, keys and values as one layer learn as three layers would."""
+    generator = torch.Generator().manual_seed(3)
+    apart = [nn.Parameter(torch.randn(8, 12, generator=generator)) for _ in range(6)]
+    together = [nn.Parameter(torch.cat([p.detach() for p in apart[start : start + 3]])) for start in (0, 3)]
+    settings = {"lr": 0.02, "momentum": 0.95, "nesterov": nesterov, "product_dtype": torch.float32}
+    separate = Muon([{"params": apart}], **settings)
+    stacked = Muon([{"params": together, "stacked": 3}], **settings)
+    for _ in range(STEPS):
+        for parameter in apart:
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        for number, parameter in enumerate(together):
+            parameter.grad = torch.cat([p.grad for p in apart[3 * number : 3 * number + 3] if p.grad is not None])
+        separate.step()
+        stacked.step()
+    for number, parameter in enumerate(together):
+        assert torch.equal(parameter, torch.cat([p.detach() for p in apart[3 * number : 3 * number + 3]]))
+    with pytest.raises(ValueError, match="24 rows are not 5 matrices"):
+        Muon([{"params": together, "stacked": 5}], **settings)
+
+
 def test_products_leave_torchs_cpu_library_as_it_is() -> None:
     """A run whose first update turned it off would differ from its own resume in the last bits."""
     batch = torch.randn(2, 64, 64, generator=torch.Generator().manual_seed(1))

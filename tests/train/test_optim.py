@@ -10,6 +10,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from etude.errors import UserError
+from etude.models import transformer
+from etude.recipes.schema import Recipe
 from etude.train import optim
 from etude.train.optimizers import Adam, MuonAdamW
 from etude.train.settings import Settings
@@ -221,6 +223,22 @@ def test_muon_is_its_formula_on_hidden_matrices_and_adamw_elsewhere():
         values = muon(values, gradient, state, rate_at(step), 0.1, step + 1)
     went, should = dict(small.named_parameters())[hidden].detach().numpy() - before, values - before
     assert np.linalg.norm(went - should) < 0.03 * np.linalg.norm(should)
+
+
+def test_muon_knows_which_weights_are_several_matrices():
+    recipe = Recipe.load("encoder-modern-toy").resolve(vocab=300)
+    model = transformer.build(recipe.model)
+    named = [(f"model.{name}", parameter) for name, parameter in model.named_parameters()]
+    optimizer = optim.build(Settings(steps=10, optimizer="muon"), named)
+    matrices = [group for group in optimizer.param_groups if "stacked" in group]
+    stacked = {id(p): group["stacked"] for group in matrices for p in group["params"]}
+    found = {name: stacked[id(p)] for name, p in named if id(p) in stacked}
+    width = recipe.model.width
+    fused = {name for name, p in named if name in found and len(p) == 3 * width and p.shape[1] == width}
+    assert fused and {name for name, count in found.items() if count == 3} == fused
+    assert {count for name, count in found.items() if name not in fused} == {1}
+    assert optim.count_stacked("model.layers.0.cross.key_value.weight") == 2
+    assert optim.count_stacked("model.layers.0.attention.qkv.bias") == 1
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)

@@ -6,6 +6,9 @@
 A matrix of an encoder of 512 is too small for a GPU: its fifteen products take longer to launch than to compute. Here
 the matrices of a shape are a batch, and a step of Muon is a few dozen launches, whatever the depth. The scale is that
 of AdamW's steps (Liu et al. 2025, "Muon is scalable", section 2.2), so that one lr and one weight decay serve both.
+
+A weight may be several matrices, one below the other (queries, keys and values of attention as one layer). Each is
+orthogonalised on its own: together their singular directions would be mixed.
 """
 
 from __future__ import annotations
@@ -61,13 +64,19 @@ class Muon(torch.optim.Optimizer):
         product_dtype: torch.dtype = torch.bfloat16,
         exchange: Exchange | None = None,
     ) -> None:
-        """`exchange`: where matrices are in shards, what hands each rank some of them as a whole."""
-        super().__init__(groups, {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": 0.1})
+        """`exchange`: where matrices are in shards, what hands each rank some of them as a whole.
+
+        `stacked` of a group says how many matrices each of its weights is.
+        """
+        defaults = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": 0.1, "stacked": 1}
+        super().__init__(groups, defaults)
         self.product_dtype, self.exchange = product_dtype, exchange
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.dim() != 2:
                     raise ValueError(f"Muon updates matrices, not a tensor of shape {tuple(parameter.shape)}")
+                if len(parameter) % group["stacked"]:
+                    raise ValueError(f"{len(parameter)} rows are not {group['stacked']} matrices of one shape")
                 self.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
 
     @overload
@@ -97,11 +106,13 @@ class Muon(torch.optim.Optimizer):
         grads = torch.stack(gradients)  # (B, R, C)
         averages = torch.stack(buffers).lerp_(grads, 1.0 - momentum)
         updates = grads.lerp_(averages, momentum) if group["nesterov"] else averages
-        rows, columns = first.shape
-        if self.exchange is None:
-            directions = orthogonalize(updates, self.product_dtype).float()
-        else:
-            directions = self.exchange(updates, first, lambda whole: orthogonalize(whole, self.product_dtype).float())
+        rows, columns = len(first) // group["stacked"], first.shape[1]
+
+        def find_directions(whole: Tensor) -> Tensor:
+            return orthogonalize(whole.reshape(-1, rows, columns), self.product_dtype).float().reshape(whole.shape)
+
+        exchange = self.exchange
+        directions = find_directions(updates) if exchange is None else exchange(updates, first, find_directions)
         directions *= -0.2 * math.sqrt(max(rows, columns)) * lr
         decay = 1.0 - lr * group["weight_decay"]
         if self.found_inf is not None:

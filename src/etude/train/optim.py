@@ -26,6 +26,9 @@ from etude.train.tensor_lists import is_share, share_of
 Role = Literal["norm", "bias", "embedding", "head", "hidden"]
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 
+# Layers whose weight is several matrices one below the other, for speed: queries, keys and values of attention
+STACKED = {"qkv": 3, "key_value": 2}
+
 
 def parameter_role(name: str) -> Role:
     """Return what a parameter is, from the words of its name: the first rule that matches."""
@@ -37,6 +40,12 @@ def parameter_role(name: str) -> Role:
     if any(word.startswith("embedding") for word in words):
         return "embedding"
     return "head" if words[0] == "objective" else "hidden"
+
+
+def count_stacked(name: str) -> int:
+    """Return how many matrices a weight is, from its name: Muon treats each on its own."""
+    layer, _, kind = name.rpartition(".")
+    return STACKED.get(layer.rpartition(".")[2], 1) if kind == "weight" else 1
 
 
 def _has_decay(settings: Settings, name: str, parameter: nn.Parameter) -> bool:
@@ -85,24 +94,26 @@ def build(
     named = [(name, parameter) for name, parameter in named_parameters if parameter.requires_grad]
     _check_parameters(named)
     scales = _lr_scales(settings, [name for name, _ in named], depth_of)
-    groups: dict[tuple[bool, float, bool], dict[str, Any]] = {}
+    groups: dict[tuple[bool, float, bool, int], dict[str, Any]] = {}
     for name, parameter in named:
         is_matrix = settings.optimizer == "muon" and parameter_role(name) == "hidden" and parameter.dim() == 2
         has_decay = _has_decay(settings, name, parameter)
+        stacked = count_stacked(name) if is_matrix else 1
         group = groups.setdefault(
-            (is_matrix, scales[name], has_decay),
+            (is_matrix, scales[name], has_decay, stacked),
             {
                 "params": [],
                 "lr": settings.lr * scales[name],
                 "scale": scales[name],
                 "weight_decay": settings.weight_decay if has_decay else 0.0,
+                **({"stacked": stacked} if is_matrix else {}),
             },
         )
         group["params"].append((name, parameter))
     if settings.optimizer == "muon":
         return MuonAdamW(
-            [group for (is_matrix, _, _), group in groups.items() if is_matrix],
-            [group for (is_matrix, _, _), group in groups.items() if not is_matrix],
+            [group for (is_matrix, *_), group in groups.items() if is_matrix],
+            [group for (is_matrix, *_), group in groups.items() if not is_matrix],
             lr=settings.lr,
             momentum=settings.momentum,
             nesterov=settings.nesterov,
@@ -112,7 +123,7 @@ def build(
             exchange=exchange,
         )
     if settings.optimizer == "lamb":
-        for (_, _, has_decay), group in groups.items():
+        for (_, _, has_decay, _), group in groups.items():
             group["adapt"] = has_decay  # ALBERT's rule: what does not decay is not adapted either
     return _build_for_groups(settings, list(groups.values()), _fused(named))
 
