@@ -122,14 +122,14 @@ class LayerFeatures(Model):
             for number, piece in zip(uncached, stack.split(part.layout.lengths.tolist()), strict=True):
                 computed[keys[number]] = piece
                 self._store(keys[number], piece)
-        parts = [
-            computed[key] if key in computed else self.cache[key].to(packed.tokens.device)
-            for key, (start, stop) in zip(keys, spans, strict=True)
-            if stop > start
-        ]
-        if not parts:
+        read = [key for key, (start, stop) in zip(keys, spans, strict=True) if stop > start]
+        if not read:
             return self._stack(packed).float()  # no tokens: nothing to remember, but layers and widths
-        return torch.cat(parts)
+        if not computed:  # joined where they are remembered, and sent once: a copy to a GPU for each would take longer
+            return torch.cat([self.cache[key] for key in read]).to(packed.tokens.device)
+        return torch.cat(
+            [computed[key] if key in computed else self.cache[key].to(packed.tokens.device) for key in read]
+        )
 
     def _store(self, key: bytes, states: Tensor) -> None:
         size = states.numel() * states.element_size()
