@@ -50,6 +50,23 @@ MODERN = {
     "objective.length": 128,
     "train.batch_ramp": None,
 }
+# Cells of studies/mlm-vs-electra.yaml on a GPU
+MEDIUM = {
+    "model.embedding_width": 512,
+    "model.layers": 8,
+    "model.width": 512,
+    "model.heads": 8,
+    "model.norm": "pre",
+    "model.positions": "rotary",
+    "model.context": 128,
+    "model.dropout": 0.0,
+    "model.attention_dropout": 0.0,
+    "model.embedding_dropout": 0.0,
+    "objective.length": 128,
+    "train.batch_tokens": 32_768,
+    "train.micro_tokens": None,
+}
+MASKED = {"objective.sentence": "none", "objective.pair_rate": 0.9, "objective.max_predictions": None}
 WORKS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "electra": ("electra-small", {"train.micro_tokens": 16_384}, ("recorded", "launched", "static", "trunks")),
     "muon-32k": (
@@ -57,6 +74,8 @@ WORKS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         MODERN | {"train.batch_tokens": 32_768, "train.micro_tokens": 32_768},
         ("recorded", "launched"),
     ),
+    "medium-mlm": ("bert-mini", MEDIUM | MASKED | {"model.pooler": False}, ("recorded",)),
+    "medium-electra": ("electra-small", MEDIUM, ("recorded",)),
     "muon-131k": (
         "encoder-modern",
         MODERN | {"train.batch_tokens": 131_072, "train.micro_tokens": 131_072},
@@ -240,7 +259,7 @@ def measure(name: str, form: str, peak_flops: float, references: dict[str, Any],
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=tuple(WORKS), help="one work")
+    parser.add_argument("--only", nargs="+", choices=tuple(WORKS), help="these alone")
     parser.add_argument("--forms", nargs="+", choices=("recorded", "static", "launched", "trunks"))
     parser.add_argument("--profile", type=int, default=0, metavar="N", help="list the N kernels that take most time")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no further form after so long")
@@ -252,7 +271,7 @@ def main() -> None:
     for name, (_, _, forms) in WORKS.items():
         references: dict[str, Any] = {}
         for form in arguments.forms or forms:
-            if arguments.only not in (None, name):
+            if arguments.only and name not in arguments.only:
                 continue
             if time.perf_counter() - started > arguments.seconds:
                 print(f"{name} {form}: not started, the time is over")
