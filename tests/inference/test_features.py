@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from etude.errors import UserError
+from etude.inference import features
 from etude.inference.features import extract, read_texts
 from tests.tiny_models import encoder
 
@@ -51,6 +52,15 @@ def test_texts_that_are_cut_are_told(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.messages
     extract(model, ["the cat " * model.model.context, "the cat"])
     assert caplog.messages == [f"1 of 2 texts are longer than {model.model.context} tokens and were cut."]
+
+
+def test_layers_that_there_are_not_are_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.txt").write_text("the cat\n", encoding="utf-8")
+    monkeypatch.setattr(features, "load", lambda run: encoder())
+    features.extract_file("a run", tmp_path / "a.txt", tmp_path / "a.npz", layers="last4")
+    assert [message.partition(":")[2] for message in caplog.messages] == [" all of them are taken."]
 
 
 def test_another_pooling_is_refused() -> None:

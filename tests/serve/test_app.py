@@ -181,7 +181,7 @@ def two_runs(runs: ToyRuns) -> Iterator[Server]:
         ("/fill", b'{"input": "\\ud800 [MASK]"}', 400, "not JSON"),
         ("/fill", {"input": "[MASK]", "run": "bret"}, 404, "no run 'bret'"),
         ("/fill", {"input": "[MASK]", "run": "tuned"}, 404, "bert-toy"),
-        ("/encode", {"input": "a"}, 422, "Several runs can encode"),
+        ("/encode", {"input": "a"}, 422, "Several runs have encode: name one in the field 'run'"),
         ("/encode", {"input": [], "run": "tuned"}, 422, "input"),
         ("/encode", {"input": ["a"] * 2000, "run": "tuned"}, 422, "input"),
         ("/attention", {"input": " ", "run": "tuned"}, 422, "leaves nothing"),

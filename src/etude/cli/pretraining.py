@@ -55,7 +55,7 @@ def present_check(call: Call[Check | ClusterCheck]) -> None:
         ("parameters", f"{result.parameters:,}"),
         ("memory", f"about {result.needs} on {settings.device} in {settings.precision}"),
         ("steps", f"{result.steps:,} of {settings.batch_tokens or 0:,} {unit}"),
-        (unit, f"{result.tokens:,}, {result.epochs:.2f} times through the {source}"),
+        (unit, f"{result.tokens:,}, {result.epochs:,.2f} times through the {source}"),
         ("FLOPs", f"{result.flops:.3e} ({result.speed.flops_per_token:.3e} a {unit[:-1]})"),
         ("time", f"about {time} at {result.speed.tokens_per_second:,.0f} {unit}/s (measured just now)"),
         ("loss at the start", f"{result.speed.loss:.3f}"),

@@ -22,7 +22,7 @@ from etude.errors import UserError, explain_write_failure
 from etude.hub.fasttext_files import FastText, FastTextTraining, read_fasttext, write_fasttext
 from etude.hub.run_weights import load_learner, save_final
 from etude.hub.vector_files import VectorFormat, detect_format, read_vectors, write_vectors
-from etude.hub.word_vectors import WordVectors
+from etude.hub.word_vectors import WordVectors, explain_no_vectors
 from etude.models.base import require
 from etude.models.static import Static
 from etude.recipes.learner import build_learner
@@ -70,7 +70,7 @@ def export_vectors(run: Run | str | Path, path: str | Path, form: VectorFormat |
     if path.exists():
         raise UserError(f"{path} exists already. Choose another name with -o.")
     loaded, _, _ = load_learner(run)
-    model = require(loaded, Static, f"{run.folder} holds a {run.recipe.model_kind} model, not word vectors.")
+    model = require(loaded, Static, explain_no_vectors(run))
     form = form or _form_from_name(path, bool(model.settings.buckets))
     writing = path.with_name(f".{path.name}.writing-{os.getpid()}")
     try:

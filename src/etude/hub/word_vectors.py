@@ -26,6 +26,12 @@ PIECE = "##"  # begins a piece that goes on with a word
 Unknown = Literal["refuse", "rarest", "random", "zero", "subwords"]
 
 
+def explain_no_vectors(run: Run) -> str:
+    """The message on a run of another kind of model."""
+    kind = f"{run.folder} holds a {run.recipe.model_kind} model, not word vectors."
+    return f"{kind} Take a run of word2vec, GloVe or fastText, such as 'etude pretrain word2vec-skipgram' makes."
+
+
 @dataclass
 class WordVectors:
     """Words with a vector each."""
@@ -103,9 +109,8 @@ class WordVectors:
     def from_run(cls, run: Run) -> WordVectors:
         """Read the vectors of a run of word2vec, GloVe or fastText, without special tokens."""
         model, _, _ = load_learner(run)
-        message = f"{run.folder} holds a {run.recipe.model_kind} model, not word vectors."
         words = list_token_strings(run.tokenizer)
-        return cls.from_model(require(model, Static, message), words, run.tokenizer.special.unknown)
+        return cls.from_model(require(model, Static, explain_no_vectors(run)), words, run.tokenizer.special.unknown)
 
     @classmethod
     def from_model(cls, model: Static, words: list[str | None], unknown: int | None = None) -> WordVectors:

@@ -76,8 +76,8 @@ def extract_file(
         raise UserError(f"{out}: the arrays are written as .npz, in a folder that is there. Name the file so.")
     texts = read_texts(Path(file), text)
     model = load(run)
-    chosen = np.array(chosen_layers(wanted, model.model.base.state_count))
-    features = extract(model, texts, wanted, pool)
+    numbers = chosen_layers(wanted, model.model.base.state_count)
+    features, chosen = extract(model, texts, numbers, pool), np.array(numbers)
     if pool == "none":
         members = {str(number): array for number, array in enumerate(features)}
         summary = (

@@ -21,12 +21,11 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from etude.errors import UserError
 from etude.serve.app import Service, create_app
 from etude.serve.guard import allowed_hosts
+from etude.serve.ports import BACKLOG, bind_port
 from etude.serve.tokens import check_token
 
-BACKLOG = 2048  # connections that wait to be accepted
 NEW_CONNECTIONS = 0.1  # seconds in which connections that wait to be accepted are still taken, to be told 503
 
 log = logging.getLogger("etude")
@@ -124,7 +123,7 @@ class Server:
         """`token_place` is what a shell reads the token from, for the line to try."""
         self.service, self.host, self.token, self.token_place = service, host, token, token_place
         check_token(host, token)
-        self._socket = _bind(host, port)
+        self._socket = bind_port(host, port)
         self.port: int = self._socket.getsockname()[1]
         app = create_app(service, allowed_hosts(host, names), token)
         limits = service.limits
@@ -191,20 +190,3 @@ class Server:
         self.begin_shutdown()
         assert self._thread is not None
         self._thread.join()
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind, protocol)
-    except (OSError, OverflowError, UnicodeError) as problem:
-        raise UserError(f"Port {port} of {host} cannot be had ({problem}): name another with --port.") from None
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-        bound.listen(BACKLOG)
-        bound.setblocking(False)
-    except OSError as problem:
-        bound.close()
-        raise UserError(f"Port {port} of {host} cannot be had ({problem}): name another with --port.") from None
-    return bound

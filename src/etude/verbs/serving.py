@@ -73,10 +73,12 @@ def serve(
         raise UserError("Nothing to serve: name a run ('etude serve runs/bert'), or a folder with --board.")
     if board is not None and not Path(board).is_dir():
         raise UserError(f"--board {board}: there is no such folder.")
+    from etude.serve.ports import check_port
     from etude.serve.tokens import check_token
 
     token = _read_token(token_file)
     check_token(host, token)
+    check_port(host, port)
     passes = _share_cores(workers)
     require_device(device)
     # all that a user can get wrong is checked: these load torch
