@@ -193,6 +193,10 @@ def test_the_korean_page_has_no_english(
             results["errors"]["confusion"] = {"unit": unit, "counts": counts}
             text = re.sub(r"\S*/\S*", "", read_korean(page.render(results)))
             assert not find_english(text, *labels), find_english(text, *labels)
+    results["hardware"] = "aarch64 CPU, 1 thread"
+    results["errors"] |= {"worst": [], "wrong": 0, "confusion": {"unit": "examples", "counts": [["가", "가", 9]]}}
+    text = read_korean(page.render(results))
+    assert "1스레드" in text and "오답이 없습니다." in text and "확신이 컸던" not in text
     english = page.render(results)
     assert "It has no class for the task." in english and "12 steps are too few" in english
     assert "out-of-fold answers the log loss goes" in english

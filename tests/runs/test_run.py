@@ -46,4 +46,6 @@ def test_a_card_names_what_a_run_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "Fast")
     assert describe_hardware() == "8 x Fast"
     assert describe_hardware("cuda") == "1 x Fast"
-    assert "CPU" in describe_hardware("cpu")
+    for threads, words in ((1, " CPU, 1 thread"), (2, " CPU, 2 threads")):
+        monkeypatch.setattr("torch.get_num_threads", lambda number=threads: number)
+        assert describe_hardware("cpu").endswith(words)

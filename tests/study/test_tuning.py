@@ -10,12 +10,13 @@ import pytest
 
 from etude.errors import UserError
 from etude.recipes.document import parse
+from etude.recipes.schema import Recipe
 from etude.study import planner
 from etude.study.leaderboard import summarize_plan
 from etude.study.report.page import render_page
 from etude.study.runner import Report, run
 from etude.study.settings import Study
-from etude.study.tuning import FIRST_SEED, score_trial, with_settings
+from etude.study.tuning import FIRST_SEED, read_setting, score_trial, with_settings
 from tests.study.tiny_study import TINY, tiny
 
 TRIALS = {"lr": [0.1, 1, 10], "share": 0.2}
@@ -31,6 +32,15 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Report]:
 
 def row_of(report: Report, name: str) -> dict[str, Any]:
     return next(row for row in report.results["rows"] if row["name"] == name)
+
+
+@pytest.mark.parametrize(("recipe", "setting", "value"), [
+    ("bert-toy", "train.batch_tokens", 1024), ("skipgram-toy", "tokenizer", "word:5000,lower"),
+    ("distilbert", "distill.temperature", 2.0), ("bert-toy", "model.nothing", None),
+])  # fmt: skip
+def test_what_a_recipe_says_of_a_setting(recipe: str, setting: str, value: Any) -> None:
+    """The report shows it beside what the study sets for everybody."""
+    assert read_setting(Recipe.load(recipe), setting) == value
 
 
 def test_the_best_on_dev_is_what_the_study_trains_with(tuned: tuple[Study, Report]) -> None:

@@ -212,8 +212,10 @@ def _render_errors(results: dict[str, Any]) -> str:
         parts.append(
             f'<div class="scroll"><table class="wrap"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
         )
-    lead = _both(f"{errors['wrong']:,} wrong; the most confident errors first.",
-                 f"오답 {errors['wrong']:,}개, 확신이 컸던 것부터.")  # fmt: skip
+    lead = _both("None is wrong.", "오답이 없습니다.")
+    if errors["wrong"]:
+        lead = _both(f"{errors['wrong']:,} wrong; the most confident errors first.",
+                     f"오답 {errors['wrong']:,}개, 확신이 컸던 것부터.")  # fmt: skip
     return render_section(_both("Errors on the examples set aside", "따로 떼어 둔 예시의 오답"), lead, "".join(parts))
 
 
@@ -292,5 +294,5 @@ def _render_methods(results: dict[str, Any]) -> str:
 
 def _render_footer(results: dict[str, Any]) -> str:
     english = escape(f"{results['versions']} · {results['hardware']}")
-    korean = english.replace("from source", "소스 설치본").replace(" threads", "스레드")
+    korean = english.replace("from source", "소스 설치본").replace(" threads", "스레드").replace(" thread", "스레드")
     return f"<footer>{_both(english, korean)} · {format_date(results)}</footer>"

@@ -26,7 +26,8 @@ def describe_hardware(device: str | None = None) -> str:
     if torch.cuda.is_available() and (device is None or device.startswith("cuda")):
         count = torch.cuda.device_count() if device is None else dist.get_world_size() if dist.is_initialized() else 1
         return f"{count} x {torch.cuda.get_device_name(device)}"
-    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"{platform.machine()} CPU, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def describe_versions() -> str:

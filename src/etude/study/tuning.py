@@ -111,8 +111,12 @@ def _list_settings(plan: Plan, draft: Draft, trials: PretrainingTrials) -> Itera
 
 
 def read_setting(recipe: Recipe, name: str) -> Any:
-    """Return a recipe's value of a setting such as train.lr; None where it has no such setting."""
+    """Return a recipe's value of a setting such as train.lr or tokenizer; None where it has no such setting."""
+    if name == "tokenizer":
+        return recipe.tokenizer
     group, *path = name.split(".")
+    if group == "distill":  # short for a group of the objective, as on a command line
+        group, path = "objective", ["distill", *path]
     parts = {"model": recipe.model, "objective": recipe.objective, "train": recipe.train}
     value: Any = parts[group].model_dump(mode="json") if group in parts else None
     for part in path:

@@ -19,6 +19,7 @@ from etude.study.report.charts import Point, Series
 from etude.study.report.html import describe_task, format_date, format_p
 from etude.study.report.page import render_page
 from etude.study.report.translations import TRANSLATIONS, localize_html, localize_svg, translate
+from etude.study.report.tuning import render_tuning
 from etude.study.runner import Report
 from tests.browsers import NO_BROWSER, find_browser
 
@@ -172,6 +173,15 @@ def test_names_of_hangul_stay_inside_the_drawing() -> None:
         shown = charts._shorten(text)
         assert shown.endswith("…") and charts._count_letters(shown) * charts.LETTER_WIDTH <= charts.RIGHT
     assert charts._shorten("가" * 10) == "가" * 10 and charts._shorten("a" * 17) == "a" * 17
+
+
+def test_settings_of_everybody_stand_beside_contenders_by_their_labels() -> None:
+    rows = [{"name": name, "label": label} for name, label in (("bert", "BERT"), ("w2v", "word2vec"))]
+    common = [{"name": "tokenizer", "value": "word:9", "own": {"bert": "wordpiece:8", "w2v": "word:7"}}]
+    html = render_tuning({"rows": rows, "common": common}, {"bert": "c0", "w2v": "c1"})
+    heads = [re.sub("<[^>]*>", "", head).partition(" (")[0] for head in re.findall(r"<th>(.*?)</th>", html)]
+    assert heads[2:] == ["BERT", "word2vec"]
+    assert html.count('class="swatch"') == 2, "before a name: a first letter is not made a capital behind it"
 
 
 def test_names_of_tasks_are_no_markup() -> None:

@@ -14,7 +14,9 @@ from etude.study.sections import format_value
 def render_tuning(results: JsonDict, colours: dict[str, str]) -> str:
     """Render what was tried for whom with its dev score, and common settings beside each recipe's own."""
     return render_section(
-        translate("fairness"), translate("fairness_lead"), _render_trials(results, colours) + _render_common(results)
+        translate("fairness"),
+        translate("fairness_lead"),
+        _render_trials(results, colours) + _render_common(results, colours),
     )
 
 
@@ -52,13 +54,15 @@ def _render_trial(trial: JsonDict) -> str:
     return f"<b>{text}</b>" if trial["chosen"] else text
 
 
-def _render_common(results: JsonDict) -> str:
+def _render_common(results: JsonDict, colours: dict[str, str]) -> str:
     common = results.get("common")  # results of earlier versions have none
     if not common:
         return ""
     names = dict.fromkeys(name for setting in common for name in setting["own"])
+    rows = {entry_name(row): row for row in results["rows"]}
+    shown = {name: render_swatch(colours[row["name"]]) + localize_html(row["label"]) for name, row in rows.items()}
     head = f"<tr><th>{translate('setting')}</th><th>{translate('everybody')}</th>" + "".join(
-        f"<th>{escape(name)} ({translate('own_value')})</th>" for name in names
+        f"<th>{shown.get(name, escape(name))} ({translate('own_value')})</th>" for name in names
     )
     body = "".join(
         f"<tr><td><code>{escape(setting['name'])}</code></td><td><b>{escape(format_value(setting['value']))}</b></td>"
