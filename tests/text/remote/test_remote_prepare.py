@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ from etude.text.prepare.prepare import Progress, prepare
 from etude.text.prepare.remote_work import work_place
 from etude.text.prepare.sources import find_sources
 from etude.text.remote import remote_file, storage
+from etude.text.remote.shard_upload import ShardUpload
 from etude.text.remote.storage import RemoteError
 
 if TYPE_CHECKING:
@@ -129,17 +131,24 @@ def test_a_corpus_in_a_store_has_the_same_bytes(
 
 
 def test_an_interrupted_corpus_goes_on(
-    bucket: str, files: S3FileSystem, text: Path, tmp_path: Path, small_pieces: None, s3: S3Server
-) -> None:
+    bucket: str, files: S3FileSystem, text: Path, tmp_path: Path, small_pieces: None, s3: S3Server,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     prepare(text, tmp_path / "local", SPEC, shard_tokens=4000)
+    full_shards: list[Sequence[Path]] = []
+    add = ShardUpload.add
+
+    def note_add(self: ShardUpload, paths: Sequence[Path]) -> None:
+        add(self, paths)
+        full_shards.append(paths)
 
     def stop_late(progress: Progress) -> None:
-        if progress.phase == "encoding" and progress.done > 0.7 * progress.total:
-            for _ in range(500):  # until the second shard is on its way: the first has arrived
-                if any("/00001.documents" in path for path in s3.paths("PUT")):
-                    raise KeyboardInterrupt
-                time.sleep(0.02)
+        while len(full_shards) >= 2:  # until the second is on its way: the first has arrived
+            if any("/00001.documents" in path for path in s3.paths("PUT")):
+                raise KeyboardInterrupt
+            time.sleep(0.02)
 
+    monkeypatch.setattr(ShardUpload, "add", note_add)
     with pytest.raises(KeyboardInterrupt):
         prepare(text, f"{bucket}/c", SPEC, shard_tokens=4000, progress=stop_late, commit_seconds=0)
     assert not files.exists(f"{bucket}/c/manifest.json")  # complete or absent
