@@ -127,8 +127,10 @@ def test_scores_and_answers_of_a_fine_tuned_run(
             etude.evaluate(run.model, reviews[1], **{option: tmp_path / "none" / "x.html"})
     with pytest.raises(UserError, match="--corpus is of a pre-training"):
         etude.resume(run.folder, corpus=tmp_path)
-    with pytest.raises(UserError, match="There is no file"):
+    with pytest.raises(UserError, match=r"There is no file .*\. A text itself .*: echo 'TEXT' \| etude predict RUN\."):
         next(etude.predict(run.folder, tmp_path / "none.jsonl"))
+    with pytest.raises(UserError, match=r"There is no file A dull film\.\. A text .*: echo 'TEXT' \| etude translate RUN\."):
+        next(etude.translate(run.folder, "A dull film."))
 
 
 def test_answers_keep_no_states_of_frozen_layers(base: Bases, reviews: tuple[Path, Path], tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from etude.errors import UserError
 from etude.extras import require
+from etude.runs.folder_kinds import explain_other_folder
 from etude.runs.model_folder import HUB, require_folder
 
 WEIGHT_FILES = (
@@ -63,7 +64,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Read config.json."""
     path = folder / "config.json"
     if not path.is_file():
-        raise UserError(f"{folder} is not a folder of a model: it holds no config.json.")
+        message = f"{folder} is not a folder of a model: it holds no config.json."
+        raise UserError(explain_other_folder(folder) or message)
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

@@ -30,6 +30,7 @@ from etude.graph.entity_links import EntityLinks
 from etude.models.base import Model
 from etude.notebook import render_card, render_curve, render_facts
 from etude.recipes.schema import Recipe
+from etude.runs.folder_kinds import explain_other_folder
 from etude.runs.source import ORIGIN, Source, read_origin, reopen_source, source_files
 from etude.runs.staging import staged_folder
 from etude.settings import read_json
@@ -58,12 +59,8 @@ class Run:
         folder = Path(folder)
         refuse_unfinished_search(folder)
         if not (folder / RECIPE).is_file():
-            if (folder / "manifest.json").is_file():
-                command = f"'etude pretrain RECIPE {folder} -o runs/NAME'"
-                raise UserError(f"{folder} is a corpus or a graph, not a run. {command} makes one.")
-            raise UserError(
-                f"{folder} is not a run: it holds no {RECIPE}. 'etude pretrain RECIPE CORPUS -o {folder}' makes one."
-            )
+            missing = f"it holds no {RECIPE}. 'etude pretrain RECIPE CORPUS -o {folder}' makes one."
+            raise UserError(explain_other_folder(folder) or f"{folder} is not a run: {missing}")
         return cls(folder)
 
     @classmethod

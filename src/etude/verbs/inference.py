@@ -61,6 +61,13 @@ def _open_model(run: str | Path | LoadedModel, device: str | None, dtype: Dtype 
     return model.load(run, device, dtype) if isinstance(run, (str, Path)) else run
 
 
+def _require_lines(path: Path | None, verb: str) -> None:
+    """Refuse a path that is no file; a text in its place, as `fill` and `generate` take, is told the way it goes."""
+    if path is not None and not path.is_file():
+        advice = "" if path.is_dir() else f"A text itself comes by standard input: echo 'TEXT' | etude {verb} RUN."
+        raise UserError(explain_no_file(path), advice)
+
+
 def _open_task(run: str | Path | Predictor) -> Predictor:
     from etude.baselines.base import is_baseline
     from etude.inference.baseline_model import BaselineModel
@@ -185,8 +192,7 @@ def predict(
 
     model = _open_task(run).with_columns(dict(columns or {}))
     path = None if file is None else Path(file)
-    if path is not None and not path.is_file():
-        raise UserError(explain_no_file(path))
+    _require_lines(path, "predict")
     if path is not None and not holds_lines(path):
         examples = model.read(path, skip_bad=skip_bad, labelled=False)
         if not skip_bad:
@@ -358,8 +364,7 @@ def translate(
             "is of a beam search, and --temperature, --top-k and --top-p draw at random: leave one of them out.",
         )
     path = None if file is None else Path(file)
-    if path is not None and not path.is_file():
-        raise UserError(explain_no_file(path))
+    _require_lines(path, "translate")
     model = _open_model(run, device, dtype)
     source: str | int = sys.stdin.fileno() if path is None else str(path)
     done = 0
