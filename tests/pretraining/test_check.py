@@ -63,6 +63,26 @@ def test_a_held_out_part_shorter_than_a_row_is_not_taken_for_the_corpus(tmp_path
         check(Recipe.load("bilm-toy"), corpus, changes)
 
 
+@pytest.mark.parametrize(
+    ("name", "is_of_tokens"),
+    [("gpt2-toy", True), ("bert-toy", True), ("two-tower-toy", True), ("electra-toy", False), ("glove-toy", False)],
+)
+def test_the_entropy_of_tokens_is_a_loss_to_beat_of_tokens_only(name: str, is_of_tokens: bool, tmp_path: Path) -> None:
+    """A discriminator's loss, or GloVe's of counts, has nothing to do with it, and may start below."""
+    (tmp_path / "text.txt").write_text("".join(f"{s.strip()} The dog too.\n\n" for s in SENTENCES), encoding="utf-8")
+    spec = "word:100" if name == "glove-toy" else "wordpiece:100"
+    corpus = prepare(str(tmp_path / "text.txt"), tmp_path / "corpus", tokenizer=spec, valid=0.2, workers=0)
+    assert (check(Recipe.load(name), corpus, {"train.steps": 2}).unigram_nats is not None) == is_of_tokens
+
+
+def test_a_share_to_hold_out_is_one_that_holds_something(tmp_path: Path) -> None:
+    """Of forty documents the usual hundredth may hold none, and to ask for it again would change nothing."""
+    (tmp_path / "text.txt").write_text("".join(SENTENCES), encoding="utf-8")
+    corpus = prepare(str(tmp_path / "text.txt"), tmp_path / "corpus", tokenizer="wordpiece:100", valid=0, workers=0)
+    problems = check(Recipe.load("gpt2-toy"), corpus, {"train.steps": 2}).problems
+    assert "There is no held-out part, so no evaluation: prepare with --valid 0.25." in problems
+
+
 def test_unknown_tokens_are_a_problem(tmp_path: Path) -> None:
     report = report_of(tmp_path, "".join(SENTENCES))
     report["unknown_share"] = 0.03

@@ -74,6 +74,8 @@ class LaneBatch(Batch):
 
 
 class BiLM(PretrainingObjective[Recurrent, LaneRow, LaneBatch]):
+    predicts_tokens = True
+
     def __init__(self, settings: Settings, model: Recurrent, special: Specials) -> None:
         super().__init__()
         marker = special.end if special.end is not None else special.separator

@@ -182,6 +182,7 @@ def start_token(special: Specials) -> int:
 
 
 class Causal(PretrainingObjective[Transformer, CausalRow, CausalBatch]):
+    predicts_tokens = True
     nats_per_token = "loss"
     length: int
     row_tokens: int

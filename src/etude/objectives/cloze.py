@@ -70,6 +70,7 @@ class ClozeBatch(Batch):
 
 
 class Cloze(PretrainingObjective[TwoTower, WrappedRow, ClozeBatch]):
+    predicts_tokens = True
     length: int
     row_tokens: int
 

@@ -74,6 +74,8 @@ class MaskedBatch(SlotBatch):
 
 
 class Masked(PretrainingObjective[Transformer, segments.SegmentRow, MaskedBatch]):
+    predicts_tokens = True
+
     def __init__(self, settings: Settings, model: Transformer, special: Specials) -> None:
         super().__init__()
         if settings.sentence != "none" and model.pooler is None:

@@ -119,6 +119,7 @@ class TranslationBatch(Batch):
 
 
 class Translate(PretrainingObjective[Seq2Seq, PairRow, TranslationBatch]):
+    predicts_tokens = True
     pads_batches = True
     length: int
     row_tokens: int

@@ -42,7 +42,7 @@ class Check:
     flops: float
     seconds: float
     speed: Speed
-    unigram_nats: float | None  # a model that knows only how often each token occurs; None: a graph has no tokens
+    unigram_nats: float | None  # a model that knows only how often each token occurs; None: no loss of tokens
     problems: list[str] = field(default_factory=list)
 
 
@@ -89,7 +89,9 @@ def check(
         flops=tokens * speed.flops_per_token,
         seconds=tokens / speed.tokens_per_second,
         speed=speed,
-        unigram_nats=unigram_entropy(corpus.token_counts()) if isinstance(corpus, Corpus) else None,
+        unigram_nats=unigram_entropy(corpus.token_counts())
+        if isinstance(corpus, Corpus) and objective.predicts_tokens
+        else None,
         problems=objective.find_problems(corpus) + find_problems(resolved, corpus, steps, rows_read / len(rows), speed),
     )
 
@@ -143,10 +145,15 @@ def find_problems(recipe: Recipe, corpus: Source, steps: int, epochs: float, spe
     """Return warnings on the recipe and its source, to read before the run starts."""
     warnings = find_corpus_problems(corpus, epochs, speed) if isinstance(corpus, Corpus) else []
     if held_out(corpus) is None:
-        part = "--valid 0.01" if isinstance(corpus, Corpus) else "--valid FILE"
+        part = f"--valid {_suggest_share(len(corpus.documents)):.2g}" if isinstance(corpus, Corpus) else "--valid FILE"
         warnings.insert(0, f"There is no held-out part, so no evaluation: prepare with {part}.")
     warmup_problem = schedule.check_warmup(recipe.train, steps)
     return [*warnings, f"{warmup_problem}."] if warmup_problem else warnings
+
+
+def _suggest_share(documents: int) -> float:
+    """Return a share to hold out that some documents fall into: of a few, the usual hundredth holds none."""
+    return max(0.01, min(0.5, 10 / max(1, documents)))
 
 
 def find_corpus_problems(corpus: Corpus, epochs: float, speed: Speed) -> list[str]:

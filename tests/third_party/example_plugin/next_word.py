@@ -49,6 +49,7 @@ class Stretches:
 
 class NextWord(PretrainingObjective[Model, Row, TargetBatch]):
     nats_per_token = "loss"
+    predicts_tokens = True
 
     def __init__(self, settings: Settings, model: Model) -> None:
         super().__init__()
