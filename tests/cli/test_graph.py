@@ -32,6 +32,20 @@ def test_a_graph_is_prepared_and_looked_at(tmp_path: Path) -> None:
     assert result.exit_code == 0 and "isa" in result.output and "and 1 more" in result.output
 
 
+def test_the_next_steps_can_be_typed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is there is not proposed again; an export names all that it writes."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "t.tsv", "".join(f"a{i}\tr\tb{i % 5}\n" for i in range(200)))
+    for folder, run in (("g", "runs/transe"), ("h", "runs/transe-2")):
+        result = CliRunner().invoke(app, ["prepare", "t.tsv", "--graph", "-o", folder])
+        assert f"etude pretrain transe {folder} -o {run}\n" in result.output
+        (tmp_path / run).parent.mkdir(exist_ok=True)
+        words = ["pretrain", "transe-toy", folder, "-o", run, "-q", "train.steps=1"]
+        assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+    result = CliRunner().invoke(app, ["export", "runs/transe", "-o", "x.vec"])
+    assert [line.partition("  ")[0] for line in result.output.splitlines()] == ["x.vec", "x.relations.vec"]
+
+
 def test_a_share_is_held_out(tmp_path: Path) -> None:
     train = write(tmp_path / "t.tsv", "".join(f"a{i}\tr\tb{i % 5}\n" for i in range(200)))
     words = ["prepare", train, "--graph", "-o", str(tmp_path / "g"), "--valid", "0.2", "--test", "0.1"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etude.cli.adapter import Call, long_flag
+from etude.cli.advice import find_free_folder
 from etude.cli.printing import make_console
 from etude.errors import UserError
 from etude.verbs.limits import require_at_least
@@ -52,7 +53,8 @@ def print_next_steps(folder: Path) -> None:
 
     place = shlex.quote(str(folder))
     make_console(soft_wrap=True).print(
-        f"\nThe graph is in {folder}. Next:\n  etude show graph {place}\n  etude pretrain transe {place} -o runs/transe"
+        f"\nThe graph is in {folder}. Next:\n  etude show graph {place}\n"
+        f"  etude pretrain transe {place} -o {find_free_folder(Path('runs/transe'))}"
     )
 
 

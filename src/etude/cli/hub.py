@@ -39,7 +39,8 @@ def present_export(call: Call[ModelExport]) -> None:
             echo(f"Needs numpy alone:  python {result.path / 'predict.py'} < lines.txt")
         return
     if published is None:
-        echo(f"{result.path}  {result.path.stat().st_size:,} bytes, {result.form}")
+        for file in result.files:
+            echo(f"{file}  {file.stat().st_size:,} bytes, {result.form}")
         return
     for file in result.files:
         echo(f"{file}  {file.stat().st_size:,} bytes")

@@ -77,21 +77,26 @@ class Distill(Masked):
     def attach_teacher(self, model: Transformer, teacher: Teacher[Masked]) -> None:
         """Trains the student `model` on this teacher from here on; UserError where the two do not fit."""
         settings = self.distill
+        problems = []
         if self.sentence is not None:
-            raise UserError("A student has no sentence task: set objective.sentence=none and model.pooler=false.")
+            problems.append("A student has no sentence task: set objective.sentence=none and model.pooler=false.")
         if settings.cosine_weight and model.width != teacher.model.width:
-            raise UserError(
+            problems.append(
                 f"Between states of width {model.width} and the teacher's of {teacher.model.width} there is no angle: "
                 f"set model.width={teacher.model.width}, or distill.cosine_weight=0."
             )
         if not (settings.trains_head or settings.cosine_weight or settings.matches_layers):
-            raise UserError(
+            problems.append(
                 "All weights of distill are 0 and nothing is learnt: set one, such as distill.soft_weight=5."
             )
         if model.context > teacher.model.context:
-            raise UserError(f"The teacher sees {teacher.model.context} tokens: set model.context to that at most.")
+            problems.append(
+                f"The teacher sees {teacher.model.context} tokens: set model.context={teacher.model.context}, or less."
+            )
         if self.settings.pair_rate and teacher.model.settings.segments == 1:
-            raise UserError("The teacher has one kind of segment and reads no pairs: set objective.pair_rate=0.")
+            problems.append("The teacher has one kind of segment and reads no pairs: set objective.pair_rate=0.")
+        if problems:
+            raise UserError(" ".join(problems))
         self.teacher = teacher.eval()
         if settings.matches_layers:
             MaskedHead.over(model)  # draws, as runs before did here: theirs repeat bit for bit

@@ -107,7 +107,7 @@ def export(
         from etude.hub.entity_vectors import export_entity_vectors
 
         refuse_given({"form": (form, None)}, refused)
-        return ModelExport(path, tuple(export_entity_vectors(run, path)), form="entity vectors, text")
+        return ModelExport(path, tuple(export_entity_vectors(run, path)), form="vectors of a graph, text")
     if opened.is_fine_tuned and opened.finished and match_encoder(opened.recipe)[0] is None:
         return _export_own_class(opened, path, form)
     if opened.recipe.model_kind == "static" and not opened.is_fine_tuned:
