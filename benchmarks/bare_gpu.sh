@@ -40,7 +40,7 @@ P
     "$python" "$here/pick_tasks.py" "$data" --pack "$folder/pick"
     rm -rf "$folder/minilm"; mv "$folder/pick/minilm" "$folder/minilm"
     xz -9 -T0 -f "$folder/minilm/model.safetensors"
-    for task in cola sst2 mrpc stsb rte qnli ud_ewt wnut17_ner; do
+    for task in cola sst2 mrpc stsb rte qnli ud_ewt wnut17_ner agnews snips_intent_slots; do
         mkdir -p "$folder/tasks/$task"; cp "$data/tasks/$task"/{train,valid}.jsonl.xz "$folder/tasks/$task/"
     done
     gzip -dc "$data/vocab/bert_uncased_vocab.txt.gz" > "$folder/tasks/vocab.txt"
