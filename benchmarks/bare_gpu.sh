@@ -23,7 +23,7 @@ wheels_for=(--python-version 3.12 --platform manylinux2014_x86_64 --platform man
     --platform manylinux_2_28_x86_64 --only-binary=:all: --no-deps)
 
 pack() { # DATA TEXT FOLDER
-    local data=$1 text=$2 folder=$3 python=${PYTHON:-$root/.venv/bin/python} core
+    local data=$1 text=$2 folder=$3 python=${PYTHON:-$root/.venv/bin/python} core task part
     mkdir -p "$folder/wheels" "$folder/tasks"
     "$python" -m pip download -q -d "$folder/wheels" "${wheels_for[@]}" "pydantic==2.*" annotated-types typing-inspection \
         hypothesis sortedcontainers threadpoolctl pytest-xdist execnet
@@ -41,7 +41,10 @@ P
     rm -rf "$folder/minilm"; mv "$folder/pick/minilm" "$folder/minilm"
     xz -9 -T0 -f "$folder/minilm/model.safetensors"
     for task in cola sst2 mrpc stsb rte qnli ud_ewt wnut17_ner agnews snips_intent_slots; do
-        mkdir -p "$folder/tasks/$task"; cp "$data/tasks/$task"/{train,valid}.jsonl.xz "$folder/tasks/$task/"
+        mkdir -p "$folder/tasks/$task"
+        for part in train valid; do  # some have no valid
+            if [ -e "$data/tasks/$task/$part.jsonl.xz" ]; then cp "$data/tasks/$task/$part.jsonl.xz" "$folder/tasks/$task/"; fi
+        done
     done
     gzip -dc "$data/vocab/bert_uncased_vocab.txt.gz" > "$folder/tasks/vocab.txt"
     local half=$(mktemp -d)
