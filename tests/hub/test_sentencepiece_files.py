@@ -178,10 +178,11 @@ def test_sources_are_split_as_by_the_library(opus: Path) -> None:
 
 def test_beam_search_is_that_of_generate(opus: Path, tmp_path: Path) -> None:
     import_folder(opus, tmp_path / "run")
+    tokenizer = etude.load(opus).tokenizer
+    limits = [min(64, len(tokenizer.encode(text).ids) + 51) for text in TEXTS]
+    ids, written = translate_there(opus, TEXTS, limits)
     for loaded in (etude.load(opus), etude.load(tmp_path / "run")):
         ours = [best[0] for best in loaded.translate(TEXTS, penalty=1.0, convention="generate")]
-        limits = [min(64, len(loaded.tokenizer.encode(text).ids) + 51) for text in TEXTS]
-        ids, written = translate_there(opus, TEXTS, limits)
         assert [list(best.ids) for best in ours] == ids
         assert [best.text for best in ours] == [text.strip() for text in written]
     assert len({best.text for best in ours}) > 3
