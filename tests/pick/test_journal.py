@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,8 @@ import pytest
 from etude.errors import UserError
 from etude.pick.clock import Clock, OutOfTime, check_deadline
 from etude.pick.journal import FILE, Journal
+from tests.pick.test_race import FakeTime
+from tests.pick.test_race import fake_time as fake_time  # a fixture
 
 INPUTS = {"the labels": "a", "the text": "b"}
 
@@ -33,25 +34,26 @@ def test_changed_inputs_are_named_and_begin_anew(tmp_path: Path) -> None:
     assert again.decide("winner", lambda: "other") == "other"
 
 
-def test_time_spent_before_a_kill_counts(tmp_path: Path) -> None:
+def test_time_spent_before_a_kill_counts(tmp_path: Path, fake_time: FakeTime) -> None:
     first = Journal(tmp_path, INPUTS)
     clock = first.start(60)
-    time.sleep(0.05)
+    fake_time.seconds += 5
     first.save()
-    assert Journal(tmp_path, INPUTS).start(60).spent >= 0.05 <= clock.spent
+    assert Journal(tmp_path, INPUTS).start(60).spent == clock.spent == 5
 
 
-def test_the_last_fit_can_be_done_again_in_its_time(tmp_path: Path) -> None:
+def test_the_last_fit_can_be_done_again_in_its_time(tmp_path: Path, fake_time: FakeTime) -> None:
     """Where `best` was moved away after the end, the refit had no time left and was cut short."""
     first = Journal(tmp_path, INPUTS)
     first.start(60)
+    fake_time.seconds += 5
     first.decide("winner", lambda: "tuned")
-    before = first.values["spent"]
-    time.sleep(0.2)  # the refit
+    assert first.values["spent"] == 5
+    fake_time.seconds += 20  # the refit
     first.finish()
     again = Journal(tmp_path, INPUTS)
     assert again.is_resumed and again.values["finished"]
-    assert again.start(60).spent < before + 0.2
+    assert again.start(60).spent == 5
 
 
 def test_a_damaged_journal_is_refused(tmp_path: Path) -> None:
@@ -63,12 +65,12 @@ def test_a_damaged_journal_is_refused(tmp_path: Path) -> None:
         Journal(tmp_path, INPUTS)
 
 
-def test_deadlines() -> None:
+def test_deadlines(fake_time: FakeTime) -> None:
     clock = Clock(100, spent=40)
-    assert 59 < clock.left <= 60
-    assert clock.deadline(reserve=10) == pytest.approx(time.monotonic() + 50, abs=0.5)
-    assert clock.deadline(reserve=10, seconds=5) == pytest.approx(time.monotonic() + 5, abs=0.5)
+    assert clock.left == 60
+    assert clock.deadline(reserve=10) == fake_time.seconds + 50
+    assert clock.deadline(reserve=10, seconds=5) == fake_time.seconds + 5
     check_deadline(None)
-    check_deadline(time.monotonic() + 5)
+    check_deadline(fake_time.seconds + 5)
     with pytest.raises(OutOfTime):
-        check_deadline(time.monotonic() - 1)
+        check_deadline(fake_time.seconds - 1)

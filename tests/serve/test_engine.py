@@ -46,7 +46,7 @@ class Gate:
     def answer(self, requests: Sequence[EncodeRequest]) -> list[list[dict[str, Any]]]:
         self.batches.append(len(requests))
         self.entered.release()
-        assert self.open.wait(30)
+        assert self.open.wait(300)
         return [[{"vector": [float(len(text))]} for text in request.texts()] for request in requests]
 
     def model(self) -> ServedModel:
@@ -57,7 +57,7 @@ def test_requests_that_wait_are_answered_in_one_pass() -> None:
     gate = Gate()
     with serving(gate.model()) as server, ThreadPoolExecutor(21) as pool:
         first = pool.submit(post, server, "encode", input="x")
-        assert gate.entered.acquire(timeout=10)
+        assert gate.entered.acquire(timeout=120)
         waiting = [pool.submit(post, server, "encode", input="x" * size) for size in range(2, 22)]
         while server.service.engine.pending < 21:
             time.sleep(0.01)
@@ -69,23 +69,29 @@ def test_requests_that_wait_are_answered_in_one_pass() -> None:
 
 def test_a_full_queue_is_429_and_a_late_answer_503() -> None:
     gate = Gate()
-    with serving(gate.model(), limits=Limits(queue=2, timeout=0.5)) as server, ThreadPoolExecutor(2) as pool:
+    with serving(gate.model(), limits=Limits(queue=2)) as server, ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(ask, server, "POST", "/encode", {"input": "x"}) for _ in range(2)]
         while server.service.engine.pending < 2:
             time.sleep(0.01)
         answer = ask(server, "POST", "/encode", {"input": "x"})
         assert answer.status == 429 and answer.json["title"] == "Too Many Requests"
         assert answer.headers["Retry-After"] == "1"
-        assert [each.result().status for each in waiting] == [503, 503]
         gate.open.set()
-        assert post(server, "encode", input="xyz") == [{"vector": [3.0]}]  # and it goes on
+        assert [each.result().status for each in waiting] == [200, 200]
+    late = Gate()
+    with serving(late.model(), limits=Limits(timeout=0.2)) as server, ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(ask, server, "POST", "/encode", {"input": "x"}) for _ in range(2)]
+        assert [each.result().status for each in waiting] == [503, 503]
+        late.open.set()
+        answers = (ask(server, "POST", "/encode", {"input": "xyz"}) for _ in range(100))  # a busy machine may be late
+        assert next(each for each in answers if each.status == 200).json["results"] == [{"vector": [3.0]}]
 
 
 def test_a_request_whose_client_left_is_not_computed() -> None:
     gate = Gate()
     with serving(gate.model()) as server, ThreadPoolExecutor(1) as pool:
         first = pool.submit(post, server, "encode", input="x")
-        assert gate.entered.acquire(timeout=10)
+        assert gate.entered.acquire(timeout=120)
         body = json.dumps({"input": "left"}).encode()
         connection = http.client.HTTPConnection("127.0.0.1", server.port)
         connection.request("POST", "/encode", body, JSON)
@@ -105,9 +111,9 @@ def test_several_passes_run_at_once_but_a_run_that_remembers_is_asked_in_turn() 
         model = replace(gate.model(), turn=turn)
         with serving(model, limits=Limits(workers=2)) as server, ThreadPoolExecutor(2) as pool:
             first = pool.submit(post, server, "encode", input="x")
-            assert gate.entered.acquire(timeout=10)
+            assert gate.entered.acquire(timeout=120)
             second = pool.submit(post, server, "encode", input="xy")
-            assert gate.entered.acquire(timeout=10 if entered else 0.3) == entered
+            assert gate.entered.acquire(timeout=120 if entered else 0.3) == entered
             gate.open.set()
             assert (first.result(), second.result()) == ([{"vector": [1.0]}], [{"vector": [2.0]}])
 
@@ -172,7 +178,7 @@ def test_answers_that_would_be_too_large_are_413_before_they_are_computed(
 
 
 def read_events(server: Server, **values: Any) -> list[tuple[str, Any]]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     connection.request("POST", "/generate", json.dumps({"stream": True, **values}), JSON)
     response = connection.getresponse()
     assert response.status == 200 and response.headers["Content-Type"].startswith("text/event-stream")
@@ -263,7 +269,7 @@ def test_a_stream_whose_client_left_ends(runs: ToyRuns) -> None:
             )
             connection.sendall(request % len(body) + b"\r\n\r\n" + body)
             assert connection.recv(10)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while engine.pending or not engine.generators["gpt2-toy"].is_idle:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -275,7 +281,7 @@ def test_two_hundred_connections_at_once_are_all_answered(runs: ToyRuns) -> None
     with serving(runs.open("bert-toy")) as server:
         body = [json.dumps({"input": text}).encode() for text in texts]
         head = b"POST /encode HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
-        connections = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in texts]
+        connections = [socket.create_connection(("127.0.0.1", server.port), timeout=120) for _ in texts]
         for connection, each in zip(connections, body, strict=True):
             connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(each) + each)
         answers = [connection.makefile("rb").read() for connection in connections]
@@ -307,10 +313,12 @@ def test_what_cannot_be_finished_in_time_is_503() -> None:
     with ThreadPoolExecutor(3) as pool:
         with serving(gate.model(), limits=Limits(grace=0.3, batch_requests=1)) as server:
             waiting = [pool.submit(ask, server, "POST", "/encode", {"input": "x"}) for _ in range(3)]
+            assert gate.entered.acquire(timeout=120)
             while server.service.engine.pending < 3:
                 time.sleep(0.01)
             server.begin_shutdown()
-            time.sleep(0.5)
+            while not server.service.engine._aborted:  # all but the one whose pass is under way
+                time.sleep(0.01)
             gate.open.set()
         assert sorted(each.result().status for each in waiting) == [200, 503, 503]
 
@@ -346,12 +354,12 @@ def test_the_command_line_ends_with_requests_in_flight_and_never_imports_a_compi
         match = re.search(r"gpt2-toy at http://127\.0\.0\.1:(\d+) \(generate, attention", lines[0])
         assert match and "skipgram-toy at" in lines[1] and "curl http://" in lines[6], lines
         port = int(match[1])
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         connection.request("GET", "/about")
         assert [run["name"] for run in json.loads(connection.getresponse().read())["runs"]] == names
 
         def generate(seed: int) -> int:
-            own = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            own = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
             body = json.dumps({"input": "the cat", "tokens": 300, "seed": seed})
             own.request("POST", "/generate", body, JSON)
             return own.getresponse().status
@@ -365,7 +373,7 @@ def test_the_command_line_ends_with_requests_in_flight_and_never_imports_a_compi
                 connection.request("GET", "/health")
             process.send_signal(signal.SIGTERM)
             assert {each.result() for each in waiting} <= {200, 503}
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
         assert '"POST /generate HTTP/1.1"' in process.stderr.read()
         assert process.stdout.read().strip() == "[]"
 

@@ -32,7 +32,7 @@ def server(runs: ToyRuns) -> Iterator[Server]:
 
 def exchange(server: Server, sent: bytes) -> list[int]:
     """The statuses of all responses on one connection, which must end by itself."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=120) as connection:
         connection.sendall(sent)
         received = b""
         while chunk := connection.recv(65536):

@@ -82,7 +82,7 @@ class Answer:
 
 def ask(server: Server, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
     """One request on a connection of its own; `body` is bytes, or made JSON."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     sent = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
     connection.request(method, path, sent, (JSON if body is not None else {}) if headers is None else headers)
     response = connection.getresponse()

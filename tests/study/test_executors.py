@@ -18,5 +18,5 @@ def test_a_process_that_cannot_start_is_an_error_of_its_cell(tmp_path: Path, mon
     with ProcessExecutor(tmp_path, workers=1) as executor:
         for title in ("first", "second"):
             executor.submit(make_cell(title))
-            result = executor.results.get(timeout=30)
+            result = executor.results.get(timeout=120)
             assert result.key == make_cell(title).key and "Cannot allocate memory" in str(result.error)

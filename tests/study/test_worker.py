@@ -17,7 +17,7 @@ from etude.study import execute, worker
 def forks(cell, folder):
     child = multiprocessing.get_context("fork").Process(target=int)
     child.start()
-    child.join(20)
+    child.join(120)
     return execute.CellResult(cell.key, "hangs" if child.is_alive() else f"ended with {child.exitcode}")
 
 execute.run_cell = forks
@@ -39,5 +39,5 @@ def test_a_cell_may_fork_while_its_process_listens(tmp_path: Path) -> None:
     reply = json.loads(process.stdout.readline())
     assert reply == {"key": "abc", "error": "ended with 0", "stopped": False, "unwritten": False}
     process.stdin.close()  # the end of its input is its end
-    assert process.wait(20) == 0
+    assert process.wait(120) == 0
     process.stdout.close()

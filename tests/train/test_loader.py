@@ -104,16 +104,11 @@ def test_workers_change_nothing(workers: int) -> None:
 
 
 def test_a_billion_steps_ahead_is_as_near_as_the_first() -> None:
+    """And a trillion, which no machine counts up to: nothing before a step is computed."""
     far = loader(10_000_019, 256)
-
-    def cost(step: int) -> float:
-        begun = time.perf_counter()
-        far.step(step)
-        return time.perf_counter() - begun
-
-    cost(0)
-    assert min(cost(10**9 + k) for k in range(3)) < 20 * min(cost(k) for k in range(3)) + 0.05
-    assert len(set(far.row_numbers(10**9).tolist())) == 256
+    for step in (10**9, 10**12):
+        assert len(far.step(step).batches[0].rows) == 256
+        assert len(set(far.row_numbers(step).tolist())) == 256
 
 
 def test_lanes_go_on_where_they_stopped() -> None:
@@ -215,7 +210,7 @@ time.sleep(60)
     parent.kill()
     parent.wait()
     assert len(children) == 2
-    until = time.monotonic() + 10
+    until = time.monotonic() + 120
     while any(_alive(child) for child in children):
         assert time.monotonic() < until, "a worker outlived its parent"
         time.sleep(0.1)

@@ -38,7 +38,7 @@ def test_training_goes_on_while_it_is_written(alone: None, tmp_path: Path, monke
     save = sharded_checkpoint.save
 
     def save_late(*arguments: object) -> None:
-        assert may_write.wait(30)
+        assert may_write.wait(300)
         save(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(sharded_checkpoint, "save", save_late)

@@ -78,17 +78,17 @@ def test_anchors_move_as_the_text_before_them_does(text: str, places: list[int])
 
 def test_many_links_are_removed_in_time() -> None:
     start = time.process_time()
-    anchored = remove_wiki_links("[[서울]] " * 100_000 + "[[" * 100_000)
-    assert time.process_time() - start < 3  # it took 6 s, and four times as many links a minute
-    assert anchored.text == "서울 " * 100_000 + "[[" * 100_000
-    assert len(anchored.anchors) == 100_000 and spans(anchored)[-1] == ("서울", "서울")
+    anchored = remove_wiki_links("[[서울]] " * 150_000 + "[[" * 150_000)
+    assert time.process_time() - start < 8  # two seconds; it took 12, and four times as many links minutes
+    assert anchored.text == "서울 " * 150_000 + "[[" * 150_000
+    assert len(anchored.anchors) == 150_000 and spans(anchored)[-1] == ("서울", "서울")
 
 
 def test_many_anchors_of_decomposed_korean_move_in_time() -> None:
     text = unicodedata.normalize("NFD", "서울 " * 40_000)
     start = time.process_time()
     anchored = AnchoredText(text, [Anchor(6 * n, 6 * n + 5, n) for n in range(40_000)]).normalise()
-    assert time.process_time() - start < 4  # it took two minutes
+    assert time.process_time() - start < 20  # half a second; it took two minutes
     assert {anchored.text[start:end] for start, end, _ in anchored.anchors} == {"서울"}
 
 
