@@ -385,3 +385,11 @@ def test_four_shots_of_the_world_fit_into_the_toy_for_them(tmp_path: Path, langu
         (result,) = prompt(loaded, file, [4], limit=8).results
         assert result.mean_shots == 4 and result.truncated == 0
     assert [file.stem for file in sorted((tmp_path / "prompts").iterdir())] == ["sentiment", "topic"]
+
+
+def test_a_missing_column_is_named_in_the_prompt_file(tmp_path: Path) -> None:
+    """`etude prompt` has no option -c."""
+    (tmp_path / "a.csv").write_text("review,stars\nGood film,5\n", encoding="utf-8")
+    (tmp_path / "p.yaml").write_text('kind: classify\ntest: a.csv\ntemplate: "{text}"\n', encoding="utf-8")
+    with pytest.raises(UserError, match=r"no column 'label'.*in the prompt file .*, as in columns: \{label: stars\}\."):
+        PromptFile.load(tmp_path / "p.yaml").read(tmp_path / "a.csv")

@@ -22,7 +22,7 @@ from etude.models.layer_features import chosen_layers
 from etude.models.transfer_settings import Layers
 from etude.tasks import classify
 from etude.tasks.base import by_length
-from etude.tasks.data.examples import checked_text
+from etude.tasks.data.examples import MissingColumnError, checked_text
 from etude.tasks.data.records import COMPRESSED, open_file
 from etude.text.encodings import suggest_encoding
 from etude.text.line_ends import has_return_ends
@@ -120,7 +120,7 @@ def read_texts(file: Path, column: str | None, skip_empty: bool = False) -> list
         try:
             return [item.texts[0] for item in classify.read(file, columns, labelled=False)]
         except UserError as error:  # its advice names options that a verb over labelled examples has
-            advice = "--text NAME names the column of the text." if "there is no column" in error.message else ""
+            advice = "--text NAME names the column of the text." if isinstance(error, MissingColumnError) else ""
             raise UserError(error.message, advice) from None
     try:
         with open_file(file) as content:

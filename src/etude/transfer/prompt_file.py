@@ -26,7 +26,7 @@ from etude.recipes.document import parse_file
 from etude.recipes.schema import validate_settings
 from etude.runs.task_plan import task_module
 from etude.settings import Strict
-from etude.tasks.data.examples import Examples, label_names
+from etude.tasks.data.examples import Examples, MissingColumnError, label_names
 from etude.tasks.prompt_form import ChoicePrompt, LabelPrompt, PromptForm, WordPrompt, WritePrompt
 from etude.tasks.span.answers import Rules
 from etude.transfer import last_word
@@ -112,7 +112,11 @@ class PromptFile(Strict):
         return form
 
     def read(self, path: str | Path, skip_bad: bool = False) -> Examples[Any]:
-        return prompt_kind(self.kind).read(path, self.columns, skip_bad)
+        try:
+            return prompt_kind(self.kind).read(path, self.columns, skip_bad)
+        except MissingColumnError as error:  # its advice names an option that `etude prompt` does not have
+            named = f"columns: {{{error.role}: {error.example}}}"
+            raise UserError(error.message, f"Name yours in the prompt file by its role, as in {named}.") from None
 
     def labels(self, *parts: Examples[Any]) -> list[str]:
         """Return the labels of a classification in their usual order; [] for other forms. Their words must differ."""

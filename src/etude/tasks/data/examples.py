@@ -78,6 +78,18 @@ REMEDY = "Fill it, or leave such lines out with --skip-bad."
 # --- fields -----------------------------------------------------------------------------------------
 
 
+class MissingColumnError(UserError):
+    """There is no column for a role. `example` is a column of the record that may be meant.
+
+    The advice is that of verbs with the option -c; what names columns elsewhere (a prompt file) gives its own.
+    """
+
+    def __init__(self, message: str, role: str, example: str) -> None:
+        option = "-c " + shlex.quote(f"{role}={example}")
+        super().__init__(message, f"Name yours by its role, as in {option}; 'etude tasks TASK' lists the roles.")
+        self.role, self.example = role, example
+
+
 class ColumnName(str):
     """The name of a column, and its role: a message about it names the option that gives another."""
 
@@ -114,10 +126,9 @@ def value_of(record: Mapping[str, Any], column: str, where: str) -> Any:
         for mark, name, remedy in ((";", "semicolons", "commas between them"), ("\t", "tabs", "the ending .tsv")):
             if mark in only and column in only.split(mark):
                 raise UserError(f"{where}: its columns are divided by {name} ({only!r}). Save it with {remedy}.")
-        raise UserError(
-            f"{where}: there is no column '{column}'.{suggest_name(column, map(str, record))}",
-            f"Name yours by its role, as in {_example_option(record, column)}; 'etude tasks TASK' lists the roles.",
-        )
+        role = column.role if isinstance(column, ColumnName) else "text"
+        message = f"{where}: there is no column '{column}'.{suggest_name(column, map(str, record))}"
+        raise MissingColumnError(message, role, _find_example(record, column, role))
     return record[column]
 
 
@@ -125,19 +136,16 @@ TEXT_ROLES = ("text", "first", "second", "question", "context", "query", "candid
 NO_LABELS = ("id", "idx", "guid", "index", "number", "")
 
 
-def _example_option(record: Mapping[str, Any], column: str) -> str:
-    """-c role=name with a column that the record has: the nearest by name, else its longest text or shortest label."""
-    role = column.role if isinstance(column, ColumnName) else "text"
+def _find_example(record: Mapping[str, Any], column: str, role: str) -> str:
+    """Return a column that the record has: the nearest by name, else its longest text or shortest label."""
     values = {str(name): "" if value is None else str(value) for name, value in record.items()}
     near = difflib.get_close_matches(column, values, n=1, cutoff=0.5)
     others = [name for name in values if name.casefold() not in NO_LABELS] or list(values) or ["review"]
     if near:
-        name = near[0]
-    elif role in TEXT_ROLES:
-        name = max(others, key=lambda other: len(values.get(other, "")))
-    else:
-        name = min(reversed(others), key=lambda other: len(values.get(other, "")))
-    return "-c " + shlex.quote(f"{role}={name}")
+        return near[0]
+    if role in TEXT_ROLES:
+        return max(others, key=lambda other: len(values.get(other, "")))
+    return min(reversed(others), key=lambda other: len(values.get(other, "")))
 
 
 def text_of(record: Mapping[str, Any], column: str, where: str) -> str:
