@@ -202,6 +202,8 @@ def test_what_cannot_be_filled_is_said() -> None:
     model = encoder()
     with pytest.raises(UserError, match=r"no \[MASK\] in: the cat"):
         model.fill("the cat")
+    with pytest.raises(UserError, match="The text is empty: write one with"):
+        model.fill(" ")
     with pytest.raises(UserError, match="shorten the text"):
         model.fill("the cat " * 20 + "[MASK]")
     with pytest.raises(UserError, match="top=0"):

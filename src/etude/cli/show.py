@@ -175,7 +175,7 @@ def present_unknown(call: Call[Coverage], *, top: int = 20) -> None:
     echo(f"{coverage.words:,} words, {coverage.distinct:,} different")
     for rule, count in coverage.known.items():
         echo(f"{count / max(1, coverage.words):8.2%}  found {rule}")
-    echo(f"{coverage.share:8.2%}  unknown: {len(coverage.unknown):,} different words")
+    echo(f"{coverage.share:8.2%}  unknown, {len(coverage.unknown):,} different")
     if coverage.from_ngrams is not None:
         echo(f"{coverage.from_ngrams / max(1, coverage.words):8.2%}  unknown, with a vector by their n-grams")
     for word, count in coverage.unknown.most_common(top):

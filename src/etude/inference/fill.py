@@ -77,6 +77,8 @@ def find_blanks(model: InferenceModel, texts: Sequence[str], tops: Sequence[int]
     for text, top, pieces in zip(texts, tops, parts, strict=True):
         if top < 1:
             raise UserError(f"top={top}: ask for one guess or more.")
+        if not text.strip():
+            raise UserError(f"The text is empty: write one with {MASK} where a word is to be guessed.")
         if len(pieces) == 1:
             raise UserError(f"There is no {MASK} in: {text} (write {MASK} where a word is to be guessed)")
     blanks = []

@@ -221,7 +221,7 @@ def test_commands(
     text.write_text(f"{words[0]} zzzz zzzz {words[1]}\n")
     assert command(monkeypatch, "show", "unknown", run.folder, text) == 0
     shown = capsys.readouterr().out
-    assert "50.00%  unknown: 1 different words" in shown and "2  zzzz" in shown
+    assert "50.00%  unknown, 1 different" in shown and "2  zzzz" in shown
     assert command(monkeypatch, "export", run.folder, "-o", tmp_path / "v.bin") == 0
     assert command(monkeypatch, "import", tmp_path / "v.bin", "-o", tmp_path / "back") == 0
     assert "word2vec" in capsys.readouterr().out
