@@ -124,6 +124,16 @@ def test_a_changed_start_is_refused(start: Path, corpus: Path, tmp_path: Path) -
         pretraining.resume(run, quiet=True)
 
 
+def test_a_larger_tokenizer_is_named_before_a_vocabulary(
+    start: Path, prepared: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """It was refused as a model.vocab to change, which the weights of the start do not allow."""
+    corpus = prepared("wordpiece:500,lower")
+    with pytest.raises(UserError, match=r"different tokenizers.*etude prepare \.\.\. --tokenizer"):
+        etude.pretrain(start, corpus, out=tmp_path / "run", quiet=True, settings=LONGER)
+    assert not (tmp_path / "run").exists()
+
+
 def test_another_tokenizer_and_a_missing_budget(start: Path, prepared: Callable[[str], Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--tokenizer"):
         pretraining.pretrain(start, prepared("word:200"), tmp_path / "x", quiet=True, overrides=LONGER)

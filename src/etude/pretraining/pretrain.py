@@ -18,6 +18,7 @@ from etude.objectives.base import PretrainingObjective
 from etude.pretraining.budget import fix_budget
 from etude.pretraining.continued import (
     build_continued,
+    check_tokenizers,
     continued_recipe,
     describe_start,
     holds_model,
@@ -110,6 +111,7 @@ def _continue(
     if not isinstance(corpus, Corpus):
         raise UserError("Only a model of text can go on from its weights: start a run on the graph with a recipe.")
     start = read_start(folder)
+    check_tokenizers(start, corpus)  # before the vocabulary, of which a larger tokenizer would be a mistake, too
     recipe = resolve_recipe(continued_recipe(start, overrides), corpus, ())
     if is_own_run(Path(out), recipe):
         return resume(out, quiet=quiet, deadline=deadline, shorten=shorten)
