@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from etude.cli.inference import present_translate, read_references
+from etude.cli.inference import present_fill, present_translate, read_references
 from etude.cli.main import app
 from etude.errors import UserError
+from etude.inference.fill import Guess
 
 Bases = Callable[[str], Path]
 
@@ -49,6 +50,15 @@ def test_options_that_exclude_each_other(run: Callable[..., str]) -> None:
 def test_blanks_are_parted_by_an_empty_line(run: Callable[..., str]) -> None:
     lines = run("bert", "fill", "[MASK] film [MASK]", "--top", "2").split("\n")
     assert [bool(line) for line in lines] == [True, True, False, True, True, False]
+
+
+def test_a_token_that_is_a_space_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Unigram tokenizers have one: its column was empty."""
+    guesses = [Guess(" ", 0.2, "그는 에서 일한다."), Guess("는", 0.1, "그는는에서 일한다.")]
+    present_fill(lambda: [guesses])  # type: ignore[arg-type]
+    assert capsys.readouterr().out.split("\n")[:2] == [
+        " 20.00%  (space)      그는 에서 일한다.", " 10.00%  는           그는는에서 일한다.",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

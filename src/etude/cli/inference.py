@@ -147,8 +147,9 @@ def present_fill(call: Call[list[list[Guess]]]) -> None:
         if number:
             echo()
         for guess in guesses:
-            padding = " " * (12 - cell_len(guess.token))  # columns of a terminal: a Korean letter takes two
-            echo(f"{guess.probability:7.2%}  {guess.token}{padding} {guess.text}")
+            token = guess.token if guess.token.strip() else "(space)"  # a piece of unigram and byte tokenizers
+            padding = " " * (12 - cell_len(token))  # columns of a terminal: a Korean letter takes two
+            echo(f"{guess.probability:7.2%}  {token}{padding} {guess.text}")
 
 
 def present_perplexity(call: Call[Perplexity]) -> None:
