@@ -58,6 +58,12 @@ def test_an_unknown_command_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "recipe" in capsys.readouterr().err
 
 
+def test_a_view_asked_for_as_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "neighbours", "runs/vectors", "cat") == 2
+    assert "Type: etude show neighbours runs/vectors cat" in capsys.readouterr().err
+    assert not {command.called for command in show.COMMANDS} & set(cli.ORDER), "no view has the name of a command"
+
+
 def test_a_users_error_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "recipes", "bert-base", "model.heads=7") == 2
     out, error = capsys.readouterr()

@@ -64,7 +64,8 @@ def etude(
 
 for command in sorted(COMMANDS, key=lambda command: ORDER.index(command.called)):
     app.command(command.called, rich_help_panel=PANEL_OF[command.called])(command.function())
-app.add_typer(show.app(), name="show", rich_help_panel=list(PANELS)[-1])
+views = show.app()
+app.add_typer(views, name="show", rich_help_panel=list(PANELS)[-1])
 
 
 def main() -> None:
@@ -74,6 +75,7 @@ def main() -> None:
     sys.argv[:own] = [word for word in sys.argv[:own] if word != "--debug"]
     try:
         refuse_undecodable(sys.argv)
+        _explain_view(sys.argv[1:])
         app()
     except MemoryError as error:
         _fail(f"Memory ran out: {error}. Give it a smaller input, or more memory.", error, debug)
@@ -88,6 +90,12 @@ def refuse_undecodable(words: list[str]) -> None:
             word.encode()
         except UnicodeEncodeError:
             raise UserError(f"{escape_path(word)} is not UTF-8. Rename the file or the folder.") from None
+
+
+def _explain_view(words: list[str]) -> None:
+    """Raise UserError where a view of `show` is asked for as a command of its own."""
+    if words and words[0] in {view.name for view in views.registered_commands}:
+        raise UserError(f"There is no command '{words[0]}': it is a view. Type: etude show {' '.join(words)}")
 
 
 def _fail(message: str | None, error: BaseException, debug: bool) -> None:
