@@ -34,6 +34,16 @@ def _libraries_as_they_were() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _commands_say_nothing_while_they_wait() -> Iterator[None]:
+    """After a second a command says what it is doing, which on a busy machine stands before what a test looks at."""
+    from etude.cli import activity
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(activity, "FIRST_SECONDS", 3600.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _installed_packages_read_once() -> Iterator[None]:
     """Every recipe that is loaded asks all installed packages for theirs: here once for each search path."""
     from etude import kinds

@@ -16,7 +16,7 @@ import pytest
 
 import etude
 from etude.cli import activity as module
-from etude.cli.activity import Activity, show_activity, until_first, yield_to
+from etude.cli.activity import FIRST_SECONDS, Activity, show_activity, until_first, yield_to
 from etude.stages import report_stage
 from etude.train.progress import Progress
 
@@ -28,7 +28,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert module.FIRST_SECONDS <= 2, "a command is never silent for two seconds"
+    assert FIRST_SECONDS <= 2, "a command is never silent for two seconds"
     monkeypatch.setattr(module, "FIRST_SECONDS", 0.02)
     monkeypatch.setattr(module, "TERMINAL_SECONDS", 0.02)
     monkeypatch.setattr(module, "Activity", partial(Activity, clock=lambda: 0.0))  # "0 s", however busy the machine is
