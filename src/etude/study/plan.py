@@ -106,6 +106,7 @@ class Tuning:
     trials: list[Trial] = field(default_factory=list)
     chosen: Changes = field(default_factory=dict)
     at_end: list[str] = field(default_factory=list)  # settings whose chosen value is the first or last of its list
+    is_uncorrected: bool = False  # Adam without bias correction: the shorter a run, the longer are its steps
     is_pending: bool = False
     waits: bool = False  # for the trials of its teacher
 

@@ -31,6 +31,8 @@ def _render_trials(results: JsonDict, colours: dict[str, str]) -> str:
             values = " · ".join(_render_trial(trial) for trial in trials)
             if setting in tuning["at_end"]:
                 values += f' <span class="trouble">{translate("at_end")}</span>'
+            if setting == "train.lr" and tuning.get("uncorrected"):  # results of earlier versions do not say
+                values += f' <span class="trouble">{translate("uncorrected")}</span>'
             name = f"{render_swatch(colours[row['name']])}{localize_html(row['label'])}" if not number else ""
             cost = f"{format_scientific(tuning['flops'])} FLOPs, {tuning['seconds']:,.0f} s" if not number else ""
             body += (
