@@ -213,6 +213,8 @@ def test_wrong_folders_files_and_graphs_are_refused(folder: Path, tmp_path: Path
         etude.pretrain("transe-toy", folder / "ring", out=tmp_path / "run", settings={"model.vocab": 7})
     with pytest.raises(UserError, match="which has no tokenizer"):
         Recipe.load("transe-toy", {"tokenizer": "bpe:1000"})
+    with pytest.raises(UserError, match=r"is not the graph .* was started on"):
+        etude.resume(folder / "run", corpus=folder / "other", quiet=True)  # finished: nothing to do, but not on that
     unfinished = tmp_path / "moved"
     shutil.copytree(folder / "run", unfinished)
     (unfinished / "model.safetensors").unlink()

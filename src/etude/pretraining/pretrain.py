@@ -179,6 +179,8 @@ def resume(
     """Go on from the last complete checkpoint, or from step 0 where there is none."""
     run = run if isinstance(run, Run) else Run.open(run)
     if run.finished:
+        if corpus is not None:
+            run.source(corpus)  # another text is refused, also where nothing is left to learn from it
         return complete_finished(run)
     device = resolve_device(run.recipe.train.device)
     alone = run.recipe.train.parallel in ("fsdp", "hybrid")
