@@ -136,7 +136,7 @@ def test_one_batch_is_learnt_by_heart(variant: str) -> None:
     """Against a generator that stays as it is, so that the replaced tokens stay the same."""
     net, made = both(row_tokens=64, tie="none", generator_weight=0.0, **VARIANTS[variant])
     batch = batch_of(made, [0, 1])
-    fit(net, made, lambda step: batch, steps=50, rate=1e-2)
+    fit(net, made, lambda step: batch, steps=80, rate=5e-3)  # at 1e-2 last digits decide how well it ends
     with torch.no_grad():
         found = made.metrics(net, batch)
     assert found["replaced"].mean > 0.1
@@ -148,21 +148,21 @@ def test_one_batch_is_learnt_by_heart(variant: str) -> None:
 def test_generator_and_discriminator_learn_together() -> None:
     """The generator learns the tokens by heart, so that fewer and fewer are replaced, and all are judged original.
 
-    Each learns from what the other does, and the order of a sum on another machine changes after which step the last of
-    the 20 masked tokens is known: so the limits lie far from both ends. A generator that does not learn knows none of
-    them (loss 4.8, all 20 replaced); one that does, 18 to 20 (loss below 0.5). A detector that does not learn stays at
-    the 0.69 of a coin.
+    Each learns from what the other does: at a rate of 1e-2 and above, last digits (the order of a sum on another machine)
+    change how many of the 20 masked tokens are known in the end. At 5e-3 first weights that differ by 1e-6 end alike: 19
+    known, loss 0.49. A generator that does not learn knows none of them (loss 4.8, all 20 replaced), and a detector that
+    does not stays at the 0.69 of a coin.
     """
     net, made = both(row_tokens=64)
     batch = batch_of(made, [0, 1])
     with torch.no_grad():
         before = made.metrics(net, batch)
-    fit(net, made, lambda step: batch, steps=60, rate=2e-2)
+    fit(net, made, lambda step: batch, steps=100, rate=5e-3)
     with torch.no_grad():
         found = made.metrics(net, batch)
     assert before["generator_accuracy"].mean < 0.2 and before["generator"].mean > 4
     assert found["generator_accuracy"].mean >= 0.75 and found["generator"].mean < 1.5
-    assert found["replaced"].mean < 0.6 * before["replaced"].mean
+    assert found["replaced"].mean < 0.75 * before["replaced"].mean
     assert found["discriminator"].mean < 0.4 < before["discriminator"].mean
 
 
