@@ -148,10 +148,10 @@ def test_one_batch_is_learnt_by_heart(variant: str) -> None:
 def test_generator_and_discriminator_learn_together() -> None:
     """The generator learns the tokens by heart, so that fewer and fewer are replaced, and all are judged original.
 
-    Each learns from what the other does: at a rate of 1e-2 and above, last digits (the order of a sum on another machine)
-    change how many of the 20 masked tokens are known in the end. At 5e-3 first weights that differ by 1e-6 end alike: 19
-    known, loss 0.49. A generator that does not learn knows none of them (loss 4.8, all 20 replaced), and a detector that
-    does not stays at the 0.69 of a coin.
+    Each learns from what the other does: at a rate of 1e-2 and above, last digits (the order of a sum on another
+    machine) change how many of the 20 masked tokens are known in the end. At 5e-3 first weights that differ by 1e-6
+    end alike: 19 known, loss 0.49. A generator that does not learn knows none of them (loss 4.8, all 20 replaced),
+    and a detector that does not stays at the 0.69 of a coin.
     """
     net, made = both(row_tokens=64)
     batch = batch_of(made, [0, 1])
