@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from itertools import pairwise
@@ -19,6 +20,7 @@ from etude.inference.abstention import Abstention, read_abstention
 from etude.pick import report
 from etude.pick.candidates import parse_candidates
 from etude.pick.pick import PickResult, identify_recipe
+from etude.text.run_checksums import verify_checksums
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.world import World
 
@@ -64,6 +66,16 @@ def test_it_is_used_like_any_model(picked: tuple[PickResult, list[str]], tmp_pat
     loader = sorted((result.model / "export").glob("*.py"))
     assert result.results["not_exported"] is None and loader, "the export runs without etude"
     assert result.export(tmp_path / "exported").is_dir()
+
+
+def test_the_card_of_a_baseline_names_its_paths(picked: tuple[PickResult, list[str]]) -> None:
+    folder = picked[0].model
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("# best\n") and "learnt from all 60 labels" in card
+    assert f"etude predict {shlex.quote(str(folder))} < lines.txt" in card
+    for path in (folder.parent / "report.html", folder / "export"):
+        assert f"`{path}`" in card and path.exists()
+    assert verify_checksums(folder), "a card may be edited: it is not among the files that are checked"
 
 
 def test_the_report_says_it_in_two_languages(picked: tuple[PickResult, list[str]]) -> None:

@@ -18,10 +18,12 @@ from etude.hub.exporter import export_run
 from etude.hub.own_class import export_with_own_class
 from etude.inference.abstention import Abstention
 from etude.pick import calibration
+from etude.pick.baseline_card import format_baseline_card
 from etude.pick.clock import OutOfTime
 from etude.pick.contenders import Contender
 from etude.pick.race import Entry, Race
 from etude.pick.resampling import draw_scores
+from etude.runs.run import MODEL_CARD
 from etude.tasks.base import Answer
 from etude.tasks.outcomes import Outcome
 from etude.train import checkpoint
@@ -233,6 +235,11 @@ def write_best(
         contender.scale_logits(writing, scaling.temperature)
     if scaling is not None and scaling.threshold is not None and accuracy is not None:
         Abstention(scaling.threshold, accuracy).write(writing)
+    if is_baseline(writing):
+        temperature = 1.0 if scaling is None else scaling.temperature
+        labels, kind = len(race.data.refit_on), race.data.labelled.kind
+        card = format_baseline_card(out, contender.label["en"], kind, labels, temperature)
+        (writing / MODEL_CARD).write_text(card, encoding="utf-8")
     shutil.rmtree(out, ignore_errors=True)
     writing.rename(out)
     shutil.rmtree(staging)
