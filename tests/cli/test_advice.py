@@ -10,7 +10,19 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from etude.cli.advice import CAUSAL_CPU, CAUSAL_GPU, CPU, GPU, PAIRS, WORDS, advise, advise_on_time, format_duration
+from etude.cli.advice import (
+    CAUSAL_CPU,
+    CAUSAL_GPU,
+    CPU,
+    ERNIE,
+    GPU,
+    LINKED_GPU,
+    PAIRS,
+    WORDS,
+    advise,
+    advise_on_time,
+    format_duration,
+)  # fmt: skip
 from etude.cli.main import app
 from etude.pretraining.trial import TRIAL_TOKENS, shorten_steps
 from etude.recipes.schema import Recipe
@@ -73,6 +85,46 @@ def test_every_advised_recipe_takes_its_settings(row: tuple[int, str, int, str])
     loaded = Recipe.load(recipe, [f"train.minutes={minutes}", *settings.split()]).resolve(vocab=2000)
     assert loaded.train.minutes == minutes and loaded.train.steps is None
     assert schedule.warmup_steps(loaded.train, 200) < 100, "a short run is not all warm-up"
+
+
+@pytest.mark.parametrize("row", [*CPU, *LINKED_GPU], ids=lambda row: row[1])
+def test_ernie_has_the_sizes_of_the_masked_model_that_it_starts_from(row: tuple[int, str, int, str]) -> None:
+    _, recipe, minutes, settings = row
+    bert = Recipe.load(recipe).resolve(vocab=2000).model
+    words = [f"train.minutes={minutes}", *settings.split(), *shlex.split(ERNIE[recipe].settings)]
+    ernie = Recipe.load(ERNIE[recipe].recipe, words).resolve(vocab=2000).model
+    for name in ("layers", "width", "heads", "context"):
+        assert getattr(ernie, name) == getattr(bert, name), name
+    vectors = Recipe.load(ERNIE[recipe].vectors, ERNIE[recipe].vector_settings.split()).model
+    assert ernie.entity_width == vectors.width
+
+
+def test_text_that_is_linked_to_a_graph_is_led_to_ernie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_trials: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ["Seoul", "Korea", "Busan", "Paris", "France"]
+    pairs = [(0, 1), (2, 1), (3, 4)]
+    Path("t.tsv").write_text("".join(f"{names[a]}\tin\t{names[b]}\n" for a, b in pairs), encoding="utf-8")
+    text = [f"Seoul is in Korea. So is Busan {number}. Paris is in France." for number in range(60)]
+    Path("text.txt").write_text("\n\n".join(text), encoding="utf-8")
+    for words in ("t.tsv --graph -o 'my graph'", "text.txt --link 'my graph' -o data -t wordpiece:200"):
+        done = CliRunner().invoke(app, ["prepare", *shlex.split(words)], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+    lines = [line.strip() for line in done.stdout.splitlines() if line.strip().startswith("etude ")]
+    assert [shlex.split(line)[1] for line in lines] == ["check", "pretrain", "pretrain", "pretrain"]
+    assert "ernie" in lines[-1] and "'my graph'" in lines[2]
+    for line in lines[1:]:  # as printed, but for a few steps
+        words = [word for word in shlex.split(line)[1:] if not word.startswith("train.minutes")]
+        done = CliRunner().invoke(app, [*words, "train.steps=2"], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+
+
+def test_linked_words_get_no_ernie() -> None:
+    linked = {"entities": {"graph": "x"}}
+    assert advise(manifest(90_000, "word") | linked, has_gpu=False).ernie is None
+    assert advise(manifest(90_000), has_gpu=True).ernie is None
+    assert advise(manifest(10**9) | linked, has_gpu=True).recipe == "bert-base"
 
 
 @pytest.mark.parametrize("document", ["A cat sat on a mat. It was glad.", "고양이가 앉았다."])

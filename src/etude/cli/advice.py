@@ -24,21 +24,53 @@ class Advice:
     minutes: int
     settings: str
     reason: str
+    ernie: Ernie | None = None  # of a corpus that is linked to a graph
 
     def commands(self, corpus: str) -> list[str]:
         """The two lines to type: what the run will be, and the run, in a folder that is free."""
         words = " ".join(part for part in (f"train.minutes={self.minutes}", self.settings) if part)
-        out = find_free_folder(Path("runs") / self.recipe.partition("-")[0])
         return [
             f"etude check {self.recipe} {corpus} {words}",
-            f"etude pretrain {self.recipe} {corpus} -o {out} {words}",
+            f"etude pretrain {self.recipe} {corpus} -o {_choose_out(self.recipe)} {words}",
         ]
+
+    def ernie_commands(self, corpus: str, graph: str) -> list[str]:
+        """The two lines that make an ERNIE of the masked model: vectors of the graph, and the run that reads both."""
+        assert self.ernie is not None
+        vectors, recipe = self.ernie.vectors, self.ernie.recipe
+        table, start = _choose_out(vectors), _choose_out(self.recipe)
+        minutes = f"train.minutes={self.minutes}"
+        words = " ".join(part for part in (minutes, self.settings, self.ernie.settings) if part)
+        width = f" {self.ernie.vector_settings}" if self.ernie.vector_settings else ""
+        return [
+            f"etude pretrain {vectors} {graph} -o {table} {minutes}{width}",
+            f"etude pretrain {recipe} {corpus} -o {_choose_out(recipe)} --start {start} --entities {table} {words}",
+        ]
+
+
+@dataclass(frozen=True)
+class Ernie:
+    """The recipes of an ERNIE with the sizes of a BERT that it starts from."""
+
+    vectors: str
+    vector_settings: str
+    recipe: str
+    settings: str
+
+
+def _choose_out(recipe: str) -> Path:
+    return find_free_folder(Path("runs") / recipe.partition("-")[0])
 
 
 def find_free_folder(folder: Path) -> Path:
     """Return the folder, or the first of folder-2, folder-3, ... that nothing is at."""
     names = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
     return next(path for path in itertools.chain([folder], names) if not path.exists())
+
+
+def _size_ernie(*, layers: int, width: int, heads: int, kinds: str) -> Ernie:
+    sizes = f"model.layers={layers} model.width={width} model.heads={heads} 'model.layer_kinds=[{kinds}]'"
+    return Ernie("transe", "model.width=100", "ernie", sizes)
 
 
 # (tokens of the corpus below which it fits, recipe, minutes, settings); the last of each list fits any text
@@ -57,6 +89,15 @@ GPU = [
 CAUSAL_CPU = [(5_000_000, "gpt2-toy", 5, ""), (10**18, "gpt2-toy", 30, "")]
 CAUSAL_GPU = [(300_000, "gpt2-toy", 1, ""), (10**18, "gpt2", 60, SHORT)]
 PAIRS = [(500_000, "transformer-toy", 5, ""), (10**18, "transformer-small", 60, "train.warmup=0.1")]
+# of text that is linked to a graph: the BERT that ERNIE starts from, and ERNIE in its sizes
+LINKED_GPU = [*GPU[:-1], (10**18, "bert-base", 60, "train.batch_tokens=131072 train.lr=5e-4 train.warmup=0.1")]
+ERNIE = {
+    "bert-toy": Ernie("transe-toy", "", "ernie-toy", ""),
+    "bert-tiny": _size_ernie(layers=2, width=128, heads=2, kinds="mix,norm"),
+    "bert-mini": _size_ernie(layers=4, width=256, heads=4, kinds="sim,sim,mix,norm"),
+    "bert-small": _size_ernie(layers=4, width=512, heads=8, kinds="sim,sim,mix,norm"),
+    "bert-base": Ernie("transe", "model.width=100", "ernie", ""),
+}
 WORDS = [(500_000, "skipgram-toy", 1, ""), (10**18, "word2vec-skipgram", 10, "")]
 
 
@@ -67,7 +108,9 @@ def advise(manifest: Mapping[str, Any], has_gpu: bool, can_mask: bool = True) ->
     """
     tokens = int(manifest["parts"]["train"]["tokens"])
     reading = manifest.get("settings", {}).get("reading", {})
-    table, kind = GPU if has_gpu else CPU, "a masked model"
+    is_linked = "entities" in manifest
+    masked = (LINKED_GPU if is_linked else GPU) if has_gpu else CPU
+    table, kind = masked, "a masked model"
     if reading.get("pairs"):
         table, kind = PAIRS, "a translation model"
     elif manifest["tokenizer"]["kind"] == "word":
@@ -75,12 +118,13 @@ def advise(manifest: Mapping[str, Any], has_gpu: bool, can_mask: bool = True) ->
     elif not can_mask or manifest["tokenizer"]["kind"] == "bytebpe":
         table, kind = CAUSAL_GPU if has_gpu else CAUSAL_CPU, "a causal model"
     _, recipe, minutes, settings = next(row for row in table if tokens < row[0])
-    if table in (CPU, GPU) and any(_has_no_next_sentence(part) for part in manifest["parts"].values()):
+    if table is masked and any(_has_no_next_sentence(part) for part in manifest["parts"].values()):
         settings = f"{settings} objective.sentence=none".strip()
     if "target_tokenizer" in manifest:
         settings = f"{settings} model.tables=separate".strip()
     machine = "a GPU" if has_gpu else "this CPU"
-    return Advice(recipe, minutes, settings, f"{kind} for {format_tokens(tokens)} tokens on {machine}")
+    ernie = ERNIE[recipe] if is_linked and table is masked else None
+    return Advice(recipe, minutes, settings, f"{kind} for {format_tokens(tokens)} tokens on {machine}", ernie)
 
 
 def _has_no_next_sentence(part: Mapping[str, Any]) -> bool:

@@ -82,6 +82,10 @@ def present_prepare(
     console.print(f"\nThe corpus is in {out}. Next, {advice.reason}, in about {advice.minutes} min:", soft_wrap=True)
     for line in advice.commands(place):
         console.print(f"  {line}", soft_wrap=True)
+    if advice.ernie is not None:
+        console.print("Then ERNIE, which starts from it and reads the entities by their vectors:", soft_wrap=True)
+        for line in advice.ernie_commands(place, shlex.quote(str(call.options["link"]))):
+            console.print(f"  {line}", soft_wrap=True)
     console.print("'etude recipes' lists the others.", soft_wrap=True)
 
 

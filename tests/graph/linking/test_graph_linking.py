@@ -219,6 +219,24 @@ def test_wiki_anchors(tmp_path: Path) -> None:
     assert rows["most frequent"] == "서울 14, South Korea 14, Busan 14, Paris 14"
 
 
+def test_wiki_links_that_stay_in_the_text_are_reported(tmp_path: Path) -> None:
+    """Without --anchors the brackets are text; nobody finds that out from a model."""
+    text = tmp_path / "wiki.txt"
+    line = "In [[Seoul|the capital]] of [[south Korea]], Busan{}. An array [0] [[ and ]] and [[]]."
+    text.write_text("\n\n".join(line.format(" x" * number) for number in range(1, 15)), encoding="utf-8")
+    kept = prepare(text, tmp_path / "c", "wordpiece:200", linking=GraphLinking(GRAPH))
+    assert kept.manifest["entities"]["unread_links"] == 2 * 14
+    assert dict(format_report(kept.manifest))["wiki links"] == (
+        "28 [[...]] are kept as text; --anchors wiki reads them as links and removes the brackets"
+    )
+    for corpus in (
+        prepare(text, tmp_path / "d", "wordpiece:200", linking=GraphLinking(GRAPH, anchors="wiki")),
+        prepare(write_text(tmp_path), tmp_path / "e", "wordpiece:200", linking=GraphLinking(GRAPH)),
+    ):
+        assert "unread_links" not in corpus.manifest["entities"]
+        assert "wiki links" not in dict(format_report(corpus.manifest))
+
+
 def test_a_mention_over_two_sentences_is_two(tmp_path: Path) -> None:
     text = tmp_path / "wiki.txt"
     text.write_text("\n\n".join(f"[[Seoul|He came. She]] left {'x ' * number}" for number in range(1, 15)))

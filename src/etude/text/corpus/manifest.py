@@ -120,6 +120,7 @@ class EntitiesEntry(TypedDict):
     linker: NotRequired[str]  # fingerprint of what linked the text
     anchors: NotRequired[str | None]  # format of anchors in the text
     anchor_count: NotRequired[int]  # also of those whose entity the graph does not have
+    unread_links: NotRequired[int]  # wiki links that stayed in the text, where any did
     mentions: NotRequired[int]
     entities: NotRequired[int]  # that are mentioned at all
     token_share: NotRequired[float]  # of tokens that are pieces of mentions

@@ -22,6 +22,7 @@ FORMATS = ("wiki", "ernie", "entities")
 FIELDS = {"ernie": "sentences", "entities": "entities"}  # of a record, that anchors are read from
 BRACKETS = re.compile(r"(\[\[|\]\])")
 TRAIL = re.compile(r"[a-zß-öø-ÿ]+")  # letters behind a link that belong to it; Korean particles do not
+WIKI_LINK = re.compile(r"\[\[(?!\s)[^\[\]\n]+\]\]")
 DROPPED = re.compile(r"\s*(?:file|image|category|media|파일|그림|분류|미디어)\s*:", re.IGNORECASE)
 
 
@@ -86,6 +87,11 @@ class _Builder:
 
     def build(self) -> AnchoredText:
         return AnchoredText("".join(self.pieces), self.anchors)
+
+
+def count_wiki_links(texts: Sequence[str]) -> int:
+    """Count the wiki links that texts still hold, innermost ones of nested links alone."""
+    return sum(len(WIKI_LINK.findall(text)) for text in texts if "[[" in text)
 
 
 def remove_wiki_links(text: str) -> AnchoredText:

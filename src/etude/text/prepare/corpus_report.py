@@ -27,6 +27,7 @@ class ReportCounts:
     )  # file and line of documents that do not look like text
     without_tokens: int = 0
     anchors: int = 0
+    unread_links: int = 0  # wiki links in text that is linked without anchors
 
     def add(self, facts: Head, splits: tuple[str, ...]) -> None:
         """Add the counts of one block."""
@@ -36,6 +37,7 @@ class ReportCounts:
         self.examples = (self.examples + facts["examples"])[:MAX_EXAMPLES]
         self.without_tokens += sum(facts[split]["without_tokens"] for split in splits if split in facts)
         self.anchors += sum(facts[split]["anchors"] for split in splits if split in facts)
+        self.unread_links += sum(facts[split]["unread_links"] for split in splits if split in facts)
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -135,6 +137,9 @@ def _format_entities(entry: EntitiesEntry) -> list[tuple[str, str]]:
     rows = [("entities", f"{entry['mentions']:,} mentions of {entry['entities']:,} entities, {share}")]
     if entry["anchors"] is not None:
         rows.append(("anchors", f"{entry['anchor_count']:,} in the text, {entry['anchors']}"))
+    if entry.get("unread_links"):
+        remedy = "--anchors wiki reads them as links and removes the brackets"
+        rows.append(("wiki links", f"{entry['unread_links']:,} [[...]] are kept as text; {remedy}"))
     if entry["top"]:
         rows.append(("most frequent", ", ".join(f"{name} {count:,}" for name, count in entry["top"][:5])))
     return rows

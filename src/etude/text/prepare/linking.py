@@ -66,7 +66,7 @@ def open_text_linker(module: str, folder: str) -> TextLinker:
 
 
 def describe_entities(
-    linking: Linking, corpus: Path, splits: dict[str, SplitEntry], anchor_count: int
+    linking: Linking, corpus: Path, splits: dict[str, SplitEntry], anchor_count: int, unread_links: int
 ) -> EntitiesEntry:
     """Count the mentions of a corpus that was written; return its entry in the manifest."""
     counts = np.zeros(0, np.int64)
@@ -87,8 +87,11 @@ def describe_entities(
     top: list[list[str | int]] = [
         [linking.name(int(entity)), int(counts[entity])] for entity in order if counts[entity]
     ]
-    return {
+    described: EntitiesEntry = {
         "graph": linking.graph, "linker": linking.fingerprint, "anchors": linking.anchors,
         "anchor_count": anchor_count, "mentions": int(counts.sum()), "entities": int((counts > 0).sum()),
         "token_share": round(pieces / max(1, tokens), 6), "top": top,
     }  # fmt: skip
+    if unread_links:
+        described["unread_links"] = unread_links
+    return described

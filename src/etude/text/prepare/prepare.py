@@ -213,7 +213,11 @@ def prepare(
             manifest["target_tokenizer"] = entries[1]
         if linking is not None:
             manifest["entities"] = describe_entities(
-                linking, work.path(CORPUS), result.splits, result.report_counts.anchors
+                linking,
+                work.path(CORPUS),
+                result.splits,
+                result.report_counts.anchors,
+                result.report_counts.unread_links,
             )
         work.publish(manifest)
     return Corpus.open(remote or out)

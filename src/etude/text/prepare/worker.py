@@ -25,6 +25,7 @@ from etude.text.corpus.bounds import BOUND
 from etude.text.corpus.entities import mark_mentions, restart_mentions
 from etude.text.corpus.manifest import SPLITS
 from etude.text.prepare import documents, messages
+from etude.text.prepare.anchors import count_wiki_links
 from etude.text.prepare.linking import TextLinker, open_text_linker
 from etude.text.prepare.pairs import BETWEEN, encode_pairs
 from etude.text.prepare.readers import Block, BlockPart, ReadSettings
@@ -171,7 +172,11 @@ class RequestHandler:
         if self.tokenizer.word_level and self.target_encoder is None:
             results[f"{split}.surfaces"] = messages.bytes_to_array(encoded.surfaces)
             results[f"{split}.letters"] = encoded.letters.astype(BOUND)
-        return {"without_tokens": encoded.count - len(encoded.nonempty), "anchors": sum(map(len, anchors))}
+        is_unread = self.linker is not None and self.settings.anchors is None
+        return {
+            "without_tokens": encoded.count - len(encoded.nonempty), "anchors": sum(map(len, anchors)),
+            "unread_links": count_wiki_links(batch.texts) if is_unread else 0,
+        }  # fmt: skip
 
 
 def main() -> None:
