@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 
-from etude.errors import UserError, suggest_name
+from etude.errors import UserError, quote_path, suggest_name
 
 
 @pytest.mark.parametrize(
@@ -29,3 +33,45 @@ def test_advice_for_the_command_line_is_a_part_of_the_message() -> None:
     assert str(UserError("No file.")) == UserError("No file.").message == "No file."
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.message, copy.advice) == (str(error), error.message, error.advice)
+
+
+def test_a_path_in_a_command_is_one_word() -> None:
+    assert quote_path("runs/bert") == "runs/bert"
+    assert shlex.split(f"etude predict {quote_path(Path('p 2/best'))}") == ["etude", "predict", "p 2/best"]
+
+
+BARE = {"folder", "run", "path", "url", "out", "model", "corpus", "base"}  # what a path is called here
+BEGUN = re.compile(r"\b(?:etude [a-z]+|-o|--resume|--tokenizer)(?: [A-Z]+| -{1,2}[a-z]+| \.\.\.)* $")
+
+
+def find_unquoted(tree: ast.AST) -> list[int]:
+    """Lines of f-strings whose commands name a folder as it is, so that one with a space is two words."""
+    lines = []
+    for string in ast.walk(tree):
+        if isinstance(string, ast.JoinedStr):
+            text = ""
+            for part in string.values:
+                if isinstance(part, ast.Constant):
+                    text += str(part.value)
+                elif isinstance(part, ast.FormattedValue):
+                    value = part.value
+                    name = value.attr if isinstance(value, ast.Attribute) else getattr(value, "id", "")
+                    if name in BARE and BEGUN.search(text) and "etude" in text:
+                        lines.append(part.lineno)
+                    text += "X"
+    return lines
+
+
+def test_commands_to_copy_quote_the_folders_in_them() -> None:
+    assert find_unquoted(ast.parse('f"Go on with: etude finetune --resume {folder}"')) == [1]
+    assert find_unquoted(ast.parse('f"Use it: etude predict {picked.model} < lines.txt"')) == [1]
+    assert not find_unquoted(
+        ast.parse("f\"{folder} is not a run. 'etude pretrain -o {quote_path(folder)}' makes one\"")
+    )
+    source = Path(__file__).parents[1] / "src" / "etude"
+    found = {
+        str(path.relative_to(source)): lines
+        for path in sorted(source.rglob("*.py"))
+        if (lines := find_unquoted(ast.parse(path.read_text(encoding="utf-8"))))
+    }
+    assert found == {}

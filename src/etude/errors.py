@@ -10,6 +10,7 @@ import difflib
 import errno
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -128,3 +129,8 @@ def escape_path(path: str | Path | bytes | int) -> str:
     """Return a path as one printable line: bytes that are no UTF-8 and control characters are shown escaped."""
     text = os.fsdecode(path) if isinstance(path, str | Path | bytes) else str(path)
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def quote_path(path: str | Path) -> str:
+    """Return a path as one word of a command that a message prints to be copied."""
+    return shlex.quote(str(path))

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from etude.errors import quote_path
+
 SHORT = "train.batch_tokens=8192 train.lr=5e-4 train.warmup=0.1"  # of a published recipe in some minutes
 
 
@@ -26,15 +28,16 @@ class Advice:
     reason: str
     ernie: Ernie | None = None  # of a corpus that is linked to a graph
 
-    def commands(self, corpus: str) -> list[str]:
+    def commands(self, corpus: str | Path) -> list[str]:
         """The two lines to type: what the run will be, and the run, in a folder that is free."""
         words = " ".join(part for part in (f"train.minutes={self.minutes}", self.settings) if part)
+        place = quote_path(corpus)
         return [
-            f"etude check {self.recipe} {corpus} {words}",
-            f"etude pretrain {self.recipe} {corpus} -o {_choose_out(self.recipe)} {words}",
+            f"etude check {self.recipe} {place} {words}",
+            f"etude pretrain {self.recipe} {place} -o {_choose_out(self.recipe)} {words}",
         ]
 
-    def ernie_commands(self, corpus: str, graph: str) -> list[str]:
+    def ernie_commands(self, corpus: str | Path, graph: str | Path) -> list[str]:
         """The two lines that make an ERNIE of the masked model: vectors of the graph, and the run that reads both."""
         assert self.ernie is not None
         vectors, recipe = self.ernie.vectors, self.ernie.recipe
@@ -43,8 +46,9 @@ class Advice:
         words = " ".join(part for part in (minutes, self.settings, self.ernie.settings) if part)
         width = f" {self.ernie.vector_settings}" if self.ernie.vector_settings else ""
         return [
-            f"etude pretrain {vectors} {graph} -o {table} {minutes}{width}",
-            f"etude pretrain {recipe} {corpus} -o {_choose_out(recipe)} --start {start} --entities {table} {words}",
+            f"etude pretrain {vectors} {quote_path(graph)} -o {table} {minutes}{width}",
+            f"etude pretrain {recipe} {quote_path(corpus)} -o {_choose_out(recipe)} --start {start} "
+            f"--entities {table} {words}",
         ]
 
 
@@ -164,5 +168,5 @@ def advise_on_time(recipe: str, corpus: str, seconds: float) -> str | None:
         return None
     return (
         f"As published it takes {format_duration(seconds)} on this machine. Give it the time you have: "
-        f"etude check {recipe} {corpus} train.minutes=60 {SHORT}"
+        f"etude check {quote_path(recipe)} {quote_path(corpus)} train.minutes=60 {SHORT}"
     )

@@ -8,6 +8,7 @@ from etude.cli.activity import show_activity
 from etude.cli.adapter import Call, Command
 from etude.cli.exits import interruptible
 from etude.cli.printing import echo, make_console
+from etude.errors import quote_path
 from etude.verbs import comparison as verbs
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def present_pick(call: Call[PickResult]) -> None:
 def present_demo(call: Call[Report]) -> None:
     console = _console()
     _print_dim(console, "Writing a small world, pre-training on it, comparing. Loading…")
-    with interruptible(f"Stopped and saved. 'etude demo -o {call.options['out']}' goes on."):
+    with interruptible(f"Stopped and saved. 'etude demo -o {quote_path(call.options['out'])}' goes on."):
         report = call(on_progress=lambda line: _print_dim(console, line))
     console.print()
     _print_leaderboard(report, console)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import shlex
 import signal
 import sys
 import time
@@ -75,16 +74,15 @@ def present_prepare(
         rows.add_row(name, value)
     console = make_console()
     console.print(rows)
-    place = shlex.quote(str(out))
     special = corpus.tokenizer.special
     can_mask = None not in (special.mask, special.start, special.separator)
     advice = advise(corpus.manifest, has_gpu(), can_mask)
     console.print(f"\nThe corpus is in {out}. Next, {advice.reason}, in about {advice.minutes} min:", soft_wrap=True)
-    for line in advice.commands(place):
+    for line in advice.commands(out):
         console.print(f"  {line}", soft_wrap=True)
     if advice.ernie is not None:
         console.print("Then ERNIE, which starts from it and reads the entities by their vectors:", soft_wrap=True)
-        for line in advice.ernie_commands(place, shlex.quote(str(call.options["link"]))):
+        for line in advice.ernie_commands(out, call.options["link"]):
             console.print(f"  {line}", soft_wrap=True)
     console.print("'etude recipes' lists the others.", soft_wrap=True)
 

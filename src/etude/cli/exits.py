@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import typer
 
 from etude.cli.printing import is_first_process
+from etude.errors import quote_path
 
 INTERRUPTED = 3  # of work that was asked to stop: what is done is saved
 # files of a run and of a search, and of a suite, that were begun; where they are written they stand beside torch, which
@@ -30,8 +31,9 @@ def advise_resuming(verb: str, values: Mapping[str, Any]) -> str:
     folder = Path(place) if place else None
     if folder is not None and (folder / SUITE).is_file():
         return "The same command goes on."
-    is_begun = folder is not None and any((folder / name).is_file() for name in BEGUN)
-    return f"Go on with: etude {verb} --resume {folder}" if is_begun else ""
+    if folder is None or not any((folder / name).is_file() for name in BEGUN):
+        return ""
+    return f"Go on with: etude {verb} --resume {quote_path(folder)}"
 
 
 @contextmanager

@@ -6,6 +6,7 @@ is loaded by the verb that needs it.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import Annotated
 
@@ -95,7 +96,7 @@ def refuse_undecodable(words: list[str]) -> None:
 def _explain_view(words: list[str]) -> None:
     """Raise UserError where a view of `show` is asked for as a command of its own."""
     if words and words[0] in {view.name for view in views.registered_commands}:
-        raise UserError(f"There is no command '{words[0]}': it is a view. Type: etude show {' '.join(words)}")
+        raise UserError(f"There is no command '{words[0]}': it is a view. Type: etude show {shlex.join(words)}")
 
 
 def _fail(message: str | None, error: BaseException, debug: bool) -> None:

@@ -14,7 +14,7 @@ from etude.cli.exits import advise_resuming, exit_interrupted
 from etude.cli.printing import echo, is_first_process, make_console
 from etude.cli.transfer import print_task_run
 from etude.cli.words import split_settings
-from etude.errors import UserError
+from etude.errors import UserError, quote_path
 from etude.verbs import pretraining as verbs
 from etude.verbs.transfer import is_finetuning, resume_finetune
 
@@ -248,7 +248,7 @@ def present_distill(call: Call[Run]) -> None:
 def print_end(run: Run, quiet: bool) -> None:
     """What became of a run; one that was stopped ends the command with a code of its own."""
     if not run.finished:
-        exit_interrupted(f"Stopped and saved. Go on with: etude pretrain --resume {run.folder}")
+        exit_interrupted(f"Stopped and saved. Go on with: etude pretrain --resume {quote_path(run.folder)}")
     if not quiet and is_first_process():
         echo(f"Done: {run.folder} (weights in model.safetensors, what happened in README.md)", err=True)
 

@@ -11,7 +11,7 @@ from etude.cli.activity import show_activity
 from etude.cli.adapter import Call, Command
 from etude.cli.exits import advise_resuming, exit_interrupted
 from etude.cli.printing import echo, is_first_process, to_json
-from etude.errors import UserError
+from etude.errors import UserError, quote_path
 from etude.verbs import transfer as verbs
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def print_task_run(run: TaskRun, folder: Path) -> None:
     from etude.transfer import search
 
     if not run.finished:
-        exit_interrupted(f"Stopped and saved. Go on with: etude finetune --resume {folder}")
+        exit_interrupted(f"Stopped and saved. Go on with: etude finetune --resume {quote_path(folder)}")
     if not is_first_process():
         return
     if search.is_search(run.folder):

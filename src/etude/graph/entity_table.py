@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 import numpy as np
 from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
-from etude.errors import UserError, explain_write_failure
+from etude.errors import UserError, explain_write_failure, quote_path
 from etude.settings import read_json
 from etude.text.run_checksums import verify_checksums
 
@@ -162,7 +162,7 @@ def read_entities(run: Path) -> tuple[str, list[str], list[str]]:
 def _read_run(run: Path) -> EntityTable:
     graph, names, relation_names = read_entities(run)
     if not (run / _WEIGHTS).is_file():
-        raise UserError(f"{run} is not finished. 'etude pretrain --resume {run}' trains it to its end.")
+        raise UserError(f"{run} is not finished. 'etude pretrain --resume {quote_path(run)}' trains it to its end.")
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from etude.errors import UserError
+from etude.errors import UserError, quote_path
 from etude.hub.checkpoint_reader import ImportedModel
 from etude.hub.checkpoint_writer import read_run_tensors
 from etude.hub.importer import write_run
@@ -34,7 +34,9 @@ def join_language_models(forward: str | Path, backward: str | Path, out: str | P
                 f"{run.folder} is no {direction} language model: train it with model.direction={direction}."
             )
         if not run.finished:
-            raise UserError(f"{run.folder} is not finished. 'etude pretrain --resume {run.folder}' trains it.")
+            raise UserError(
+                f"{run.folder} is not finished. 'etude pretrain --resume {quote_path(run.folder)}' trains it."
+            )
         verify_checksums(run.folder)
     forward_recipe, backward_recipe = (run.recipe for run in runs)
     if runs[0].tokenizer.fingerprint != runs[1].tokenizer.fingerprint:

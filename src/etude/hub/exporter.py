@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from etude.errors import UserError
+from etude.errors import UserError, quote_path
 from etude.graph.entity_links import EntityLinks
 from etude.hub import elmo_files as elmo
 from etude.hub import ernie_files as ernie
@@ -41,7 +41,9 @@ def export_run(run: Run | str | Path, out: str | Path) -> PublishedModel:
     run = run if isinstance(run, Run) else Run.open(run)
     if not run.finished:
         verb = "finetune" if run.is_fine_tuned else "pretrain"
-        raise UserError(f"{run.folder} is not finished. 'etude {verb} --resume {run.folder}' trains it to its end.")
+        raise UserError(
+            f"{run.folder} is not finished. 'etude {verb} --resume {quote_path(run.folder)}' trains it to its end."
+        )
     recipe, folder = run.recipe, Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists already. Choose another folder with -o.")
@@ -124,7 +126,10 @@ def _export_ernie(run: Run, tensors: Mapping[str, Tensor], folder: Path) -> Publ
     links = EntityLinks.load(run.folder)
     with _exported_folder(folder, run) as staging:
         ernie.write_release(run.recipe, tensors, run.tokenizer, None if links is None else list(links.names), staging)
-    usage = ("Opens where ERNIE's released files do (thunlp/ERNIE), and here:", f"  etude import {folder} -o runs/NAME")
+    usage = (
+        "Opens where ERNIE's released files do (thunlp/ERNIE), and here:",
+        f"  etude import {quote_path(folder)} -o runs/NAME",
+    )
     config = ernie.make_config(run.recipe.model_settings(ernie_model.Settings))
     return PublishedModel(config | {"architectures": ["BertForPreTraining"]}, dict(tensors), usage=usage)
 

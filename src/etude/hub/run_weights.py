@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from etude.errors import UserError
+from etude.errors import UserError, quote_path
 from etude.hub.checkpoint_writer import read_run_tensors, to_published, write_published, write_tensors
 from etude.models.base import Model
 from etude.objectives.base import PretrainingObjective
@@ -44,7 +44,9 @@ def load_learner(run: Run) -> tuple[Model, PretrainingObjective, frozenset[str]]
             f"objective.{name}" for name in objective.state_dict().keys() - objective.persistent_state().keys()
         }
     else:
-        raise UserError(f"{run.folder} has no weights yet. 'etude pretrain --resume {run.folder}' trains it.")
+        raise UserError(
+            f"{run.folder} has no weights yet. 'etude pretrain --resume {quote_path(run.folder)}' trains it."
+        )
     return run.attach_links(model).eval(), objective.eval(), frozenset(untrained)
 
 

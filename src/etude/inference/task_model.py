@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from etude.errors import UserError
+from etude.errors import UserError, quote_path
 from etude.inference.predictor import Predictor
 from etude.models.base import Model, require
 from etude.models.layer_features import LayerFeatures
@@ -56,7 +56,9 @@ class TaskModel(Predictor):
             own = groups["weights"] if plan.distill is None else task_weights(groups["weights"])
             checkpoint.load_strictly(learner, own, f"checkpoint {run.steps[-1]} of {run.folder}")
         else:
-            raise UserError(f"{run.folder} has no weights yet. 'etude finetune --resume {run.folder}' trains it.")
+            raise UserError(
+                f"{run.folder} has no weights yet. 'etude finetune --resume {quote_path(run.folder)}' trains it."
+            )
         learner.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         return cls(run.folder, plan, model, task, run.tokenizer)
 
@@ -100,7 +102,7 @@ class TaskModel(Predictor):
         if self.plan.distill is not None and not self.plan.distill.answers:
             raise UserError(
                 f"{self.folder} has learnt what is inside its teacher, and its head nothing yet. Go on with: "
-                f"etude finetune {self.folder} {self.plan.kind} --teacher TEACHER --train FILE -o ANOTHER"
+                f"etude finetune {quote_path(self.folder)} {self.plan.kind} --teacher TEACHER --train FILE -o ANOTHER"
             )
 
 

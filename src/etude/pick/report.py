@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from etude.errors import quote_path
 from etude.notebook import render_card, render_note, render_table
 from etude.pick.contenders import Label
 from etude.pick.data import PickData
@@ -168,5 +169,5 @@ def summarize(picked: PickedFolder) -> list[str]:
     lines.append(
         f"Learnt from {results['labels']['refit_on']:,} labels in {results['seconds'] / 60:.1f} minutes. Use it:"
     )
-    lines += [f"  etude predict {picked.model} < lines.txt", f"Report: {picked.page}"]
+    lines += [f"  etude predict {quote_path(picked.model)} < lines.txt", f"Report: {picked.page}"]
     return lines

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from etude.errors import UserError
+from etude.errors import UserError, quote_path
 from etude.hub import read_checkpoint
 from etude.hub.run_weights import fingerprint_tensors, load_learner
 from etude.inference.task_model import TaskModel
@@ -105,7 +105,7 @@ def check_tokenizers(start: StartWeights, corpus: Corpus) -> None:
     if start.tokenizer.fingerprint != corpus.tokenizer.fingerprint:
         raise UserError(
             f"{start.folder} and {corpus.location} have different tokenizers: a token would mean two things. "
-            f"Prepare the text with the model's: etude prepare ... --tokenizer {start.folder}"
+            f"Prepare the text with the model's: etude prepare ... --tokenizer {quote_path(start.folder)}"
         )
 
 

@@ -20,7 +20,7 @@ import yaml
 from torch import Tensor
 from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
-from etude.errors import UserError
+from etude.errors import UserError, quote_path
 from etude.hub.run_weights import fingerprint_weights
 from etude.inference.base import InferenceModel
 from etude.inference.opening import open_model
@@ -126,7 +126,7 @@ def load_teacher(folder: str | Path, corpus: Corpus) -> tuple[Teacher[Masked], s
     if loaded.tokenizer.fingerprint != corpus.tokenizer.fingerprint:
         raise UserError(
             f"{folder} and the corpus have different tokenizers: a token would mean two things. "
-            f"Prepare the text with the teacher's: etude prepare ... --tokenizer {folder}."
+            f"Prepare the text with the teacher's: etude prepare ... --tokenizer {quote_path(folder)}."
         )
     return Teacher(model, loaded.objective), fingerprint_weights(model, loaded.objective)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from etude.chance import Chance
-from etude.errors import UserError
+from etude.errors import UserError, quote_path
 from etude.graph.graph import Graph
 from etude.graph.graph_split import GraphSplit
 from etude.hub.run_weights import load_learner
@@ -119,7 +119,8 @@ def _open_run(
 ) -> tuple[Recipe, Source, Model, PretrainingObjective]:
     if not (folder / RECIPE).is_file():
         raise UserError(
-            f"{folder} is a model of another format: make it a run first, with etude import {folder} -o RUN."
+            f"{folder} is a model of another format: "
+            f"make it a run first, with etude import {quote_path(folder)} -o RUN."
         )
     if parse_overrides(overrides).values:
         raise UserError(f"{folder} is a run with settings of its own: leave out those given, or name a recipe.")
@@ -130,7 +131,7 @@ def _open_run(
     if isinstance(source, Corpus) and source.tokenizer.fingerprint != run.tokenizer.fingerprint:
         raise UserError(
             f"{folder} and {source.location} have different tokenizers. Prepare the text with the run's: "
-            f"etude prepare ... --tokenizer {folder}"
+            f"etude prepare ... --tokenizer {quote_path(folder)}"
         )
     model, objective, _ = load_learner(run)
     return run.recipe, source, model, objective

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from etude.errors import quote_path
+
 CORPUS = "manifest.json"
 MODELS = ("recipe.yaml", "config.json", "baseline.json")  # a run, a folder of transformers, a saved baseline
 WEIGHTS = ("*.safetensors", "*.bin")
@@ -13,7 +15,7 @@ MOST_NAMED = 6  # models that a message names
 def explain_other_folder(folder: Path) -> str | None:
     """Return what a folder that is no model is, and what to name instead; None where it is nothing known."""
     if (folder / CORPUS).is_file():
-        command = f"'etude pretrain RECIPE {folder} -o runs/NAME'"
+        command = f"'etude pretrain RECIPE {quote_path(folder)} -o runs/NAME'"
         return f"{folder} is a corpus or a graph, not a run. {command} makes one."
     if any(any(folder.glob(pattern)) for pattern in WEIGHTS):  # a model that lost a file
         return None

@@ -25,7 +25,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from etude.errors import UserError
+from etude.errors import UserError, quote_path
 from etude.graph.entity_links import EntityLinks
 from etude.models.base import Model
 from etude.notebook import render_card, render_curve, render_facts
@@ -59,7 +59,7 @@ class Run:
         folder = Path(folder)
         refuse_unfinished_search(folder)
         if not (folder / RECIPE).is_file():
-            missing = f"it holds no {RECIPE}. 'etude pretrain RECIPE CORPUS -o {folder}' makes one."
+            missing = f"it holds no {RECIPE}. 'etude pretrain RECIPE CORPUS -o {quote_path(folder)}' makes one."
             raise UserError(explain_other_folder(folder) or f"{folder} is not a run: {missing}")
         return cls(folder)
 
@@ -191,7 +191,7 @@ def refuse_unfinished_search(folder: Path) -> None:
         use = f" Its finished trials are runs of their own, such as {finished[0]}." if finished else ""
         raise UserError(
             f"{folder} compares several fine-tunings and was stopped before one of them was chosen. "
-            f"Go on with: etude finetune --resume {folder}{use}"
+            f"Go on with: etude finetune --resume {quote_path(folder)}{use}"
         )
     comparison = folder.parent.parent
     if folder.parent.name == "trials" and (folder / RECIPE).is_file() and not (folder / WEIGHTS).is_file():

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from etude.errors import UserError, explain_write_failure
+from etude.errors import UserError, explain_write_failure, quote_path
 from etude.train import checkpoint
 
 
@@ -25,7 +25,7 @@ def refuse_existing(folder: Path) -> None:
         is_export = (folder / "modeling_etude.py").is_file()  # of `etude export`: it holds the recipe, and cannot go on
         is_run = (folder / "recipe.yaml").is_file() and not is_export
         verb = "finetune" if (folder / "task.yaml").is_file() else "pretrain"
-        advice = f"Resume it with 'etude {verb} --resume {folder}', or choose" if is_run else "Choose"
+        advice = f"Resume it with 'etude {verb} --resume {quote_path(folder)}', or choose" if is_run else "Choose"
         raise UserError(f"{folder} exists already. {advice} another folder with -o.")
     try_writing(folder)
 

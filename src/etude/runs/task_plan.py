@@ -20,7 +20,7 @@ import yaml
 from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
 from etude.chance import fold
-from etude.errors import UserError, explain_no_file
+from etude.errors import UserError, explain_no_file, quote_path
 from etude.kinds import find_kind, list_kinds
 from etude.models import transfer as model_transfer
 from etude.models.base import Model
@@ -153,7 +153,8 @@ class Plan:
         path = folder / FILE
         if not path.is_file():
             raise UserError(
-                f"{folder} has no {FILE}: it was not fine-tuned. 'etude finetune {folder} TASK --train FILE' does it."
+                f"{folder} has no {FILE}: "
+                f"it was not fine-tuned. 'etude finetune {quote_path(folder)} TASK --train FILE' does it."
             )
         document = parse_file(path, str(path), f"{path} is missing.")
         check_values(document.values, StoredPlan, str(path), "Fine-tune again, or take it from a copy.")

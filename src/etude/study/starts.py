@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from etude.errors import UserError
+from etude.errors import UserError, quote_path
 from etude.hub.importer import import_folder
 from etude.pretraining.continued import StartWeights, holds_model, read_start
 from etude.pretraining.first_weights import FirstWeights
@@ -46,7 +46,9 @@ def copy_start(folder: Path, out: Path) -> dict[str, Any]:
     if (folder / RECIPE).is_file():
         shutil.copytree(folder, out, ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
         if not Run(out).finished:
-            raise UserError(f"{folder} is not finished. 'etude pretrain --resume {folder}' trains it to its end.")
+            raise UserError(
+                f"{folder} is not finished. 'etude pretrain --resume {quote_path(folder)}' trains it to its end."
+            )
     else:
         import_folder(folder, out)
     lines = read_metrics(out / METRICS) if (out / METRICS).is_file() else []

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
-from etude.errors import UserError, escape_path
+from etude.errors import UserError, escape_path, quote_path
 from etude.settings import Count, Shape, check_values
 
 MANIFEST, SIGNATURE = "manifest.json", "sha256"
@@ -100,7 +100,9 @@ def load_manifest(folder: Path, shape: type[Shape], noun: str, version: int, com
         if folder.is_file():
             raise UserError(f"{folder} is not a {noun}: it is a file. Make one with '{command} -o FOLDER'.") from None
         what = "there is no such folder" if not folder.exists() else f"it has no {MANIFEST}"
-        raise UserError(f"{folder} is not a {noun}: {what}. Make one with '{command} -o {folder}'.") from None
+        raise UserError(
+            f"{folder} is not a {noun}: {what}. Make one with '{command} -o {quote_path(folder)}'."
+        ) from None
     return check_manifest(content, str(path), shape, noun, version, command)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torch import nn
 
-from etude.errors import UserError
+from etude.errors import UserError, quote_path
 from etude.hub import write_tensors
 from etude.inference.task_model import TaskModel
 from etude.runs.checksums import remove_checksums, write_checksums
@@ -28,7 +28,9 @@ def scale_logits(run: Run | str | Path, temperature: float) -> Run:
     if not math.isfinite(temperature) or temperature <= 0:
         raise UserError(f"A temperature of {temperature}: it divides logits, and must be above 0.")
     if not run.finished:
-        raise UserError(f"{run.folder} is not finished. 'etude finetune --resume {run.folder}' trains it to its end.")
+        raise UserError(
+            f"{run.folder} is not finished. 'etude finetune --resume {quote_path(run.folder)}' trains it to its end."
+        )
     tuned = TaskModel.open(run.folder, device="cpu")
     if not isinstance(tuned.task, LinearTask) or not tuned.task.gives_probabilities:
         raise UserError(f"A temperature scales probabilities of labels, and the task {tuned.plan.kind} gives none.")

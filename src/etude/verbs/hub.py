@@ -61,7 +61,7 @@ class ModelExport:
 
 def _export_own_class(run: Run, path: Path, form: str | None) -> ModelExport:
     """Write a task over a model that transformers has no class for, the whole of it, with a class of its own."""
-    from etude.errors import UserError
+    from etude.errors import UserError, quote_path
     from etude.hub.own_class import export_with_own_class, usage_lines
     from etude.runs.task_plan import Plan
 
@@ -69,7 +69,7 @@ def _export_own_class(run: Run, path: Path, form: str | None) -> ModelExport:
     if form is not None or path.suffix in (".vec", ".bin"):
         raise UserError(
             f"{run.folder} does the task {plan.kind}: a file of vectors would lose it. Name a new folder with -o, "
-            f"or export the vectors it started from: etude export {plan.base} -o {path}"
+            f"or export the vectors it started from: etude export {quote_path(plan.base)} -o {quote_path(path)}"
         )
     export_with_own_class(run, path)
     files = tuple(sorted(file for file in path.rglob("*") if file.is_file()))

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from etude.errors import UserError, explain_no_file
+from etude.errors import UserError, explain_no_file, quote_path
 from etude.text.line_ends import split_returns
 from etude.verbs.limits import refuse_given, require_device, require_folder_of
 from etude.verbs.text_sources import explain_encoding, read_source
@@ -117,7 +117,7 @@ def evaluate(
     if relations or graph is not None:
         raise UserError("--relations and --graph are of a run on a graph: leave them out.")
     if file is None:
-        raise UserError(f"Give a file of examples: etude evaluate {run} FILE.")
+        raise UserError(f"Give a file of examples: etude evaluate {quote_path(str(run))} FILE.")
     if isinstance(run, (str, Path)) and is_translation_run(run):
         if report is not None:
             raise UserError("A report shows confusion and errors of a task; translations are in --predictions FILE.")

@@ -215,6 +215,7 @@ GOOD = '{"head": "a", "relation": "r", "tail": "b"}\n'
         ("x.jsonl", '{"head": "a\\nb", "relation": "r", "tail": "b"}\n', r"x\.jsonl:1: the head .* line break"),
         ("x.jsonl", '{"head": "\\ud800", "relation": "r", "tail": "b"}\n', r"x\.jsonl:1: .* surrogate"),
         ("x.jsonl", "{}\n\n[1]\n", r"x\.jsonl:3: not a JSON object"),
+        ("x.jsonl", "a\tr\tb\n", r"x\.jsonl:1: not JSON.*with tabs: if the file is one, name it \.tsv\."),
         ("x.jsonl", "{\n", r"x\.jsonl:1: not JSON"),
         ("x.csv", 'a,r,b\na,r,"b\n', r"x\.csv:\d: not readable as CSV"),
         ("x.nt", "<a> <r> <b>\n", r"x\.nt:1: not a triple of N-Triples"),

@@ -25,6 +25,7 @@ BAD: list[tuple[str, bytes | None, dict[str, Any], str]] = [
     ("a.txt", b"x", {"where": "n>5"}, "plain text"),
     ("a.txt", b"x", {"text_field": "body"}, "read as plain text"),
     ("a.json", b'{\n "text": "x"\n}\n', {}, r"a\.json, line 1: not JSON .*one JSON object a line"),
+    ("a.jsonl", b"text,label\nx,1\n", {}, r"line 1: not JSON .*with commas: if the file is one, name it \.csv\."),
     ("a.jsonl", b'{"en": "x", "ko": "y"}\n', {"text_field": "body", "pairs": "en,ko"}, "left unread"),
     ("a.txt", b"x", {"tokenizer": "bpe"}, "size"),
     ("a.txt", b"x", {"tokenizer": "bep:100"}, "neither"),

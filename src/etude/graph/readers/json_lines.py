@@ -10,6 +10,7 @@ from etude.graph.readers.base import Columns, EntityRow, ReadSettings, SkipCount
 from etude.graph.readers.lines import FileWatch, read_lines
 from etude.graph.readers.tables import ENTITY_ROLES, HEADERS, TRIPLE_ROLES
 from etude.text.prepare.sources import SourceFile
+from etude.text.table_hint import suggest_table
 
 Fields = dict[str, str]  # role -> field
 
@@ -67,7 +68,7 @@ def _read_records(file: SourceFile, watch: FileWatch | None) -> Iterator[list[tu
             try:
                 record = json.loads(text)
             except (ValueError, RecursionError) as problem:
-                raise UserError(f"{file.path}:{line}: not JSON: {problem}.") from None
+                raise UserError(f"{file.path}:{line}: not JSON: {problem}.{suggest_table(text)}") from None
             if not isinstance(record, dict):
                 raise UserError(f"{file.path}:{line}: not a JSON object with fields.")
             records.append((line, record))

@@ -30,6 +30,7 @@ from etude.text.encodings import suggest_encoding
 from etude.text.line_ends import has_return_ends
 from etude.text.prepare.table_rows import strings_as_bytes
 from etude.text.prepare.zstd_stream import open_zstd
+from etude.text.table_hint import suggest_table
 
 FILES = (".jsonl", ".csv", ".tsv", ".json", ".parquet")
 COMPRESSED = (".gz", ".xz", ".zst")
@@ -161,7 +162,7 @@ def json_record(line: str, where: str) -> Record | UserError:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as problem:
-        return UserError(f"{where}: not JSON: {problem}. Every line must be one object.")
+        return UserError(f"{where}: not JSON: {problem}. Every line must be one object.{suggest_table(line)}")
     return record if isinstance(record, dict) else UserError(f"{where}: {short(record)} is not an object with fields.")
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
-from etude.errors import UserError
+from etude.errors import UserError, quote_path
 from etude.settings import Count as Size
 from etude.text.checked_files import MANIFEST, FileEntry, check_manifest, load_manifest
 
@@ -166,7 +166,7 @@ def read_manifest(folder: Path) -> Manifest:
 def read_remote_manifest(content: bytes | None, url: str) -> Manifest:
     """Check the manifest of a corpus at a URL, None where there is none; its files are cached by their hashes."""
     if content is None:
-        raise UserError(f"{url} is not a corpus: it has no {MANIFEST}. Make one with '{COMMAND} -o {url}'.")
+        raise UserError(f"{url} is not a corpus: it has no {MANIFEST}. Make one with '{COMMAND} -o {quote_path(url)}'.")
     path = f"{url}/{MANIFEST}"
     manifest = check_manifest(content, path, Manifest, "corpus", VERSION, COMMAND)
     _check_splits(manifest, path)

@@ -19,6 +19,7 @@ from etude.text.prepare.anchors import Anchor, AnchoredText, read_entities, read
 from etude.text.prepare.pairs import join_pair
 from etude.text.prepare.readers import MAX_DOCUMENT_BYTES, BlockPart, ReadSettings, build_utf8_error
 from etude.text.prepare.record_filter import RecordFilter, find_name, get_field
+from etude.text.table_hint import suggest_table
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 BLANK_LINES = re.compile(r"\n\s*\n")
@@ -161,7 +162,8 @@ def _parse_records(
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as problem:
-            raise UserError(f"{place}: not JSON ({problem}). A .jsonl file has one JSON object a line.") from None
+            expected = f"A .jsonl file has one JSON object a line.{suggest_table(line)}"
+            raise UserError(f"{place}: not JSON ({problem}). {expected}") from None
         if not isinstance(record, dict):
             raise UserError(f"{place}: a JSON object is expected, not {line[:40]!r}.")
         if record_filter is not None:
