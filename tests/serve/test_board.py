@@ -215,11 +215,11 @@ def test_the_board_in_a_browser(browser: Any, folder: Path) -> None:
         page.goto(f"{server.address}/board")
         page.wait_for_selector(".entry")
         assert page.evaluate("[...document.querySelectorAll('main > section')].map(each => each.id)")[1:] == [
-            "studies", "runs"
+            "studies", "picks", "runs"
         ]  # fmt: skip
         assert page.get_attribute("[id='compare runs/done']", "aria-label") == "Compare: done"
         assert page.inner_text("#lead").endswith("1 finished · 1 stopped · 1 damaged")
-        assert "Which is better?" in page.inner_text("#studies")
+        assert "Which is better?" in page.inner_text("#studies") and page.inner_text("#picks") == ""
         page.click("button.name:text-is('done')")
         page.wait_for_selector(".plot svg .curve")
         assert page.evaluate("document.activeElement.id") == "details"
@@ -283,3 +283,25 @@ def test_a_study_without_a_result_says_so(browser: Any, folder: Path) -> None:
         studies = page.inner_text("#studies")
         assert "아직 결과가 없습니다." in studies and "성립 2" in studies and "태깅" in page.inner_text("#runs .badge")
         page.close()
+
+
+def test_picks_have_a_heading_of_their_own(browser: Any, folder: Path) -> None:
+    for name, label in (("stars", "tfidf"), ("topics", "bert")):
+        pick = folder / name
+        pick.mkdir()
+        (pick / "pick.json").write_text("{}", encoding="utf-8")
+        rows = [{"name": label, "label": label, "score": 0.5}]
+        results = {"label": label, "winner": label, "score": "accuracy", "rows": rows, "date": "2026-11-16T00:00:00"}
+        (pick / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    with Server(Service.create([], Limits(), False, folder), port=0) as server:
+        for locale, heading in (("en-GB", "Picked models"), ("ko-KR", "고른 모델")):
+            page = browser.new_page(locale=locale)
+            page.goto(f"{server.address}/board")
+            page.wait_for_selector("#picks .entry")
+            assert page.text_content("#picks h2") == heading
+            picks, studies = page.inner_text("#picks"), page.inner_text("#studies")
+            assert "stars" in picks and "topics" in picks and "Which" not in picks
+            assert "tfidf" not in studies and page.locator("#studies .entry").count() == 1
+            page.fill("#filter", "tfidf")
+            assert page.locator("#picks .entry").count() == 1
+            page.close()

@@ -8,6 +8,7 @@ import { countSteps, drawDetails } from "./details.js";
 addWords({
   board_title: ["Runs and studies", "실행과 연구"],
   studies: ["Studies", "연구"],
+  picks: ["Picked models", "고른 모델"],
   filter: ["Filter by name, system or task", "이름, 시스템, 과제로 거르기"],
   nothing: ["Nothing here yet.", "아직 아무것도 없습니다."],
   nothing_matches: ["Nothing matches.", "맞는 것이 없습니다."],
@@ -27,7 +28,6 @@ addWords({
   step: ["step", "스텝"],
   cell_done: ["1 cell done", "1개 칸 끝남"],
   cells_done: ["cells done", "개 칸 끝남"],
-  pick: ["picked model", "고른 모델"],
   holds: ["hold", "성립"],
   fails: ["fail", "기각"],
   "not settled": ["not settled", "미결"],
@@ -76,7 +76,7 @@ function drawStudy(study) {
   const verdicts = Object.entries(study.verdicts).map(([name, count]) => h("span", {class: `badge ${name}`}, getLanguage() === "ko" ? `${t(name)} ${count}` : `${count} ${t(name)}`));
   return h("article", {class: "card entry"},
     h("div", {class: "line"}, h("b", {class: "heading"}, local(study.title)), showState(study.state)),
-    h("div", {class: "line"}, h("span", {}, [study.kind === "pick" ? t("pick") : study.name, study.score].filter(Boolean).join(" · ")), h("span", {}, study.date)),
+    h("div", {class: "line"}, h("span", {}, [study.name, study.score].filter(Boolean).join(" · ")), h("span", {}, study.date)),
     study.problem ? h("p", {class: "small"}, study.problem) : null,
     study.rows.length || study.problem ? null : h("p", {class: "small"}, t("no_result")),
     verdicts.length ? h("div", {class: "verdicts"}, verdicts) : null,
@@ -100,7 +100,7 @@ async function open(event, study) {
 
 function section(id, title, cards, all) {
   const part = clear(byId(id));
-  if (!all.length && id === "studies") return;
+  if (!all.length && id !== "runs") return;
   part.append(h("h2", {class: "part"}, t(title)), cards.length ? h("div", {class: "grid"}, cards) : h("p", {class: "lead"}, t(all.length ? "nothing_matches" : "nothing")));
 }
 
@@ -113,7 +113,10 @@ function draw() {
   byId("filter").placeholder = t("filter");
   byId("filter").setAttribute("aria-label", t("filter"));
   section("runs", "runs", runs.filter(run => matches(run.name, run.path, run.system, run.task, nameTask(run.task), run.study)).map(drawRun), runs);
-  section("studies", "studies", studies.filter(study => matches(study.name, local(study.title), study.score)).map(drawStudy), studies);
+  for (const [id, kind] of [["studies", "study"], ["picks", "pick"]]) {
+    const all = studies.filter(study => study.kind === kind);
+    section(id, id, all.filter(study => matches(study.name, local(study.title), study.score)).map(drawStudy), all);
+  }
   drawChosen();
 }
 
