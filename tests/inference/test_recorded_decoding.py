@@ -207,6 +207,34 @@ def test_texts_that_end_while_others_are_under_way(monkeypatch: pytest.MonkeyPat
     assert generate(model, prompts, asked) == expected
 
 
+class Greedy:
+    """The likeliest tokens, up to eight of each text at a time."""
+
+    steps = 8
+
+    def __call__(self, logits: torch.Tensor, step: int) -> torch.Tensor:
+        return logits.argmax(-1)
+
+
+def test_the_row_of_a_text_that_ended_stays_inside_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on beside shorter texts, from where it stood: a table of positions has no row behind the context."""
+    record_on_cpu(monkeypatch, Recorder())
+    monkeypatch.setattr(recorded_decoding, "ROOM", 64)  # of a buffer: more than the context
+    model = decoder(context=32)
+    with Reader(model, [list(range(3, 23)), [5], [6]]) as reader, Reader(model, [[5], [6]], False) as plain:
+        for _ in range(2):
+            reader.write(Greedy())
+        reader.keep([1, 2])
+        while len(reader.sequences[0]) < 32:
+            if reader.write_ahead(Greedy()):
+                reader.collect()
+            else:
+                reader.write(Greedy())
+        while len(plain.sequences[0]) < len(reader.sequences[0]):
+            plain.write(Greedy())
+        assert len(reader.rows) == 3 and reader.sequences == plain.sequences
+
+
 def test_steps_that_cannot_be_recorded_are_taken_the_ordinary_way(monkeypatch: pytest.MonkeyPatch) -> None:
     model, prompts = decoder(context=64), prompts_of(3)
     expected = generate(model, prompts, SAMPLINGS["greedy"], cached=False)
@@ -228,3 +256,25 @@ def test_a_gpu_writes_what_a_cpu_does(axes: dict[str, Any]) -> None:
         model.device = device
         written[device] = ids_of(generate(model, prompts, asked))
     assert written["cpu"] == written["cuda"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_next_tokens_are_launched_without_waiting(temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is sent to a GPU by a copy that waits, such as random keys, waits for all tokens under way."""
+    model, asked = decoder(context=64), Sampling(tokens=40, temperature=temperature, past_end=True)
+    model.model.to("cuda")
+    model.objective.to("cuda")
+    model.device = "cuda"
+    expected = generate(model, prompts_of(1), asked)  # compiles and records
+    launch = generation._write_ahead
+
+    def launch_strictly(*arguments: Any) -> None:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            launch(*arguments)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    monkeypatch.setattr(generation, "_write_ahead", launch_strictly)
+    assert generate(model, prompts_of(1), asked) == expected

@@ -37,8 +37,8 @@ Rule = Literal["usual", "gpt2"]
 CACHE_BYTES = 2**30  # bytes of keys and values held at once: more prompts than fit are continued in turn
 CACHE_SHARE = 4  # on a GPU: of its free memory, the bytes above or one part in so many, whichever is more
 TOKENS = 16_384  # of prompts read at once
-AHEAD = 8  # tokens of each text that a GPU writes before the host looks at them
-LOTS = 2  # of so many tokens that are under way at once: the GPU has the next when it ends one
+AHEAD = 8  # tokens of each text that a GPU writes before the host looks at them: a lot
+LOTS = 2  # that are under way at once, so that the GPU has the next one when it ends one
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,9 @@ class Sampling:
         return self.draw(logits, self.send_keys(np.array(keys, np.uint64), logits.device)).tolist()
 
     def send_keys(self, keys: np.ndarray, device: torch.device) -> Tensor:
-        """Random keys, uint64, as `draw` takes them on a device."""
-        return torch.from_numpy(keys.view(np.int64)).to(device)
+        """Random keys, uint64, as `draw` takes them on a device, without waiting for what it does at the moment."""
+        source = torch.from_numpy(keys.view(np.int64))
+        return source.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else source
 
     def draw(self, logits: Tensor, keys: Tensor | None) -> Tensor:
         """Sample (S,) tokens from (S, V) logits and (S,) keys (the Gumbel-max trick), without waiting for a GPU.

@@ -2,7 +2,7 @@
 
 Prompts of several lengths are read and continued together, without padding (nn/attention/kv_cache.py). On a GPU steps
 of one token are recorded and replayed (inference/recorded_decoding.py), several before the host looks at their tokens,
-and the next ones are under way while it does (`write_ahead`); with two lots of them under way the device never waits.
+and the next ones are under way while it does (`write_ahead`).
 A recording has a number of rows: a sequence that is no longer kept stays in its row until half of all rows are empty,
 and empty rows are added so that few numbers of rows occur.
 """
@@ -144,7 +144,7 @@ class Reader:
         """
         if logits is None:
             logits = self.next_logits()
-            steps = min(draw.steps, 1 + self._count_steps_ahead(unread=0))
+            steps = min(draw.steps, 1 + self._count_steps_ahead())
         else:
             self._was_replayed, steps = False, 1
         tokens = [draw(logits, 0)]
@@ -158,7 +158,7 @@ class Reader:
         False where the host has to take the next step. Whatever else is done next, all that is under way is collected
         before.
         """
-        steps = 0 if self._last is None else min(draw.steps, self._count_steps_ahead(unread=1))
+        steps = 0 if self._last is None else min(draw.steps, self._count_steps_ahead())
         tokens: list[Tensor] = []
         self._advance(draw, tokens, steps)
         if tokens:
@@ -206,15 +206,14 @@ class Reader:
             self._active_sent = torch.from_numpy(self.active).to(self.device)
         return self._active_sent
 
-    def _count_steps_ahead(self, unread: int) -> int:
+    def _count_steps_ahead(self) -> int:
         """Steps that can follow recorded ones before a context slides or a buffer is full.
 
-        `unread`: how many of the last tokens of each sequence have yet to be read.
+        Rows of sequences that have ended count too: they go on from where they stood until the host fills in places.
         """
         if self.recorded is None or not self.recorded.is_possible or not self._was_replayed:
             return 0
-        longest = max(len(self.rows[row]) - int(self.starts[row]) for row in self.active) + sum(self.steps_under_way)
-        return min(self.recorded.steps_left, self.context - longest + unread)
+        return min(self.recorded.steps_left, self.context - 1 - self.recorded.last_place)
 
     def _is_active(self) -> np.ndarray:
         """(rows,) 1 for the sequences that are kept, else 0."""

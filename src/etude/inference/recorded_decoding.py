@@ -103,7 +103,7 @@ class RecordedSteps:
     def __init__(self, recorder: StepRecorder, cache: KVCache) -> None:
         self.recorder, self.cache = recorder, cache
         self.stage: Stage | None = None
-        self.last_place = 0  # of the longest sequence
+        self.last_place = 0  # of the longest sequence, also of one that has ended since the last `run`
 
     @property
     def is_possible(self) -> bool:
