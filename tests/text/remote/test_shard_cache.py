@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import threading
@@ -116,6 +118,39 @@ def test_what_is_in_flight_is_waited_for_where_both_do_not_fit(
     second.join()
     assert sizes == [600, 500]
     assert [path.read_bytes() for path in tmp_path.iterdir() if not path.name.startswith(".")] == [b"b" * 500]
+
+
+def test_a_process_that_is_forked_meanwhile_takes_no_lock_along(tmp_path: Path, beside: list[threading.Thread]) -> None:
+    """Batches are built by forks of a process whose threads read ahead: these would wait for themselves for ever."""
+    cache, in_flight, may_end = ShardCache(tmp_path, 1000), threading.Event(), threading.Event()
+
+    def fetch(start: int, stop: int) -> bytes:
+        in_flight.set()
+        may_end.wait()
+        return b"a" * (stop - start)
+
+    thread = start_get(beside, cache, b"a" * 600, fetch)
+    in_flight.wait()
+    child_end, end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(end)
+        os.read(child_end, 1)  # until the test is over
+        os._exit(0)
+    try:
+        with contextlib.ExitStack() as stack:
+            # as whoever waits for the file in flight has it open
+            partial, *locks = (stack.enter_context(path.open()) for path in sorted(tmp_path.iterdir(), reverse=True))
+            may_end.set()
+            thread.join()
+            for file in (partial, *locks):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError where it is still held
+        assert len(locks) == 2
+    finally:
+        may_end.set()
+        os.close(end)
+        os.close(child_end)
+        os.waitpid(child, 0)
 
 
 def test_a_dead_process_leaves_no_room_taken(tmp_path: Path) -> None:

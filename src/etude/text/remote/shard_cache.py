@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO, Any
 
 from etude.errors import UserError, explain_write_failure
 from etude.text.checked_files import FileEntry, hash_file
@@ -82,7 +83,7 @@ class ShardCache:
                 with contextlib.ExitStack() as stack:
                     with self._lock_room(size):  # whoever makes room sees the file with its mark, or not at all
                         file = stack.enter_context(partial.open("wb"))
-                        fcntl.flock(file, fcntl.LOCK_EX)  # the mark of a living process
+                        stack.enter_context(_hold(file, fcntl.LOCK_EX))  # the mark of a living process
                         if size:
                             os.posix_fallocate(file.fileno(), 0, size)
                     for start in range(0, size, CHUNK):
@@ -139,9 +140,22 @@ class ShardCache:
 
     @contextlib.contextmanager
     def _lock(self, name: str) -> Iterator[None]:
-        with explain_write_failure(self.folder), (self.folder / name).open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        path = self.folder / name
+        with explain_write_failure(self.folder), path.open("w") as file, _hold(file, fcntl.LOCK_EX):
             yield
+
+
+@contextlib.contextmanager
+def _hold(file: IO[Any], operation: int) -> Iterator[None]:
+    """Hold the lock of an open file, and give it up for all that have the file open by inheritance.
+
+    To close it would not: a process that was forked meanwhile (those that build batches are) would hold it to its end.
+    """
+    fcntl.flock(file, operation)
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _is_locked(path: Path) -> bool:
@@ -158,5 +172,5 @@ def _is_locked(path: Path) -> bool:
 
 def _wait_for(path: Path) -> None:
     """Wait until a file was fetched: whoever fetches it holds its lock, until it is renamed or given up."""
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file, _hold(file, fcntl.LOCK_SH):
+        pass
