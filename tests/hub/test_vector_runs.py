@@ -126,7 +126,7 @@ def hierarchical(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def path_scores(outputs: np.ndarray, hidden: np.ndarray, nodes: Any, labels: Any) -> float:
-    """log P of a word whose way through the tree is `nodes`, with label 1 to the left."""
+    """log P of a word whose way through the tree is `nodes`: each says sigmoid(score) of label 1."""
     signs = 2 * np.asarray(labels, np.float64) - 1
     return float(-np.log1p(np.exp(-signs * (outputs[np.asarray(nodes)] @ hidden))).sum())
 
@@ -148,7 +148,10 @@ def run_scores(run: Run, hidden: np.ndarray) -> dict[str, float]:
 
 
 def build_published_tree(counts: list[int]) -> list[tuple[list[int], list[float]]]:
-    """buildTree of fastText's loss.cc: of two queues the smaller, an inner node where they are equal."""
+    """buildTree of fastText's loss.cc: of two queues the smaller, an inner node where they are equal.
+
+    Its label is true (`binary`) for the second of two children; word2vec's is 1 for the first.
+    """
     size = len(counts)
     weights = [*counts, *[10**15] * (size - 1)]
     parent, right = [-1] * (2 * size - 1), [False] * (2 * size - 1)
@@ -170,7 +173,7 @@ def build_published_tree(counts: list[int]) -> list[tuple[list[int], list[float]
         nodes, labels, at = [], [], word
         while parent[at] != -1:
             nodes.append(parent[at] - size)
-            labels.append(0.0 if right[at] else 1.0)
+            labels.append(1.0 if right[at] else 0.0)
             at = parent[at]
         ways.append((nodes, labels))
     return ways
@@ -190,7 +193,11 @@ def test_nodes_of_a_huffman_tree_are_where_fasttext_looks_for_them(hierarchical:
 
 
 def test_gensim_scores_words_by_the_tree_of_our_file(tmp_path: Path) -> None:
-    """Counts without ties: between equal ones gensim's order is its own."""
+    """Counts without ties: between equal ones gensim's order is its own.
+
+    It takes the nodes of a .bin as they are, but labels as word2vec does: those of the released program's files, too,
+    come with the other sign there.
+    """
     reader = pytest.importorskip("gensim.models.fasttext")
     words, draw = [f"w{number}" for number in range(8)], np.random.default_rng(0)
     inputs, outputs = (draw.normal(size=(rows, 5)).astype(np.float32) for rows in (28, 8))
@@ -201,7 +208,7 @@ def test_gensim_scores_words_by_the_tree_of_our_file(tmp_path: Path) -> None:
     theirs, hidden = reader.load_facebook_model(str(tmp_path / "again.bin")), np.linspace(-2, 3, 5)
     for word, score in run_scores(run, hidden).items():
         nodes, code = (theirs.wv.get_vecattr(word, name) for name in ("point", "code"))
-        assert path_scores(theirs.syn1, hidden, nodes, 1 - code) == pytest.approx(score, rel=1e-9)
+        assert path_scores(-theirs.syn1, hidden, nodes, 1 - code) == pytest.approx(score, rel=1e-9)
 
 
 def test_nodes_of_a_huffman_tree_come_back(hierarchical: Run, tmp_path: Path) -> None:

@@ -127,14 +127,15 @@ def _to_fasttext(run: Run, model: Static) -> FastText:
         subsample=objective.subsample or 0.0,
     ) if is_word2vec else FastTextTraining()  # fmt: skip
     if training.output == "hierarchical":
-        # rows of the output table are nodes of the tree that a reader builds from the counts, which fall in its files
+        # rows of the output table are nodes of the tree that a reader builds from the counts, which fall in its files;
+        # fastText's label at a node is that of word2vec, and ours, turned round [code]: so is the sign of its row
         ids = ids[counts[ids] > 0]  # a word that the text does not have has no place in the tree
         ids = ids[np.argsort(-counts[ids], kind="stable")]
     return FastText(
         [str(words[id]) for id in ids],
         counts[ids],
         np.concatenate([inputs[ids], inputs[model.vocab :]]),
-        outputs[: len(ids)] if training.output == "hierarchical" else outputs[ids],
+        -outputs[: len(ids)] if training.output == "hierarchical" else outputs[ids],
         model.settings.grams,
         training,
     )
@@ -194,8 +195,8 @@ def _fill_tables(model: Static, vectors: WordVectors, fasttext: FastText | None,
     if fasttext is not None:
         model.input.weight[model.vocab :] = torch.from_numpy(fasttext.inputs[len(vectors.words) :])
         if fasttext.training.output == "hierarchical":  # nodes of a tree, not words
-            nodes = fasttext.outputs[: model.vocab]
-            model.output.weight[: len(nodes)] = torch.from_numpy(nodes.copy())
+            nodes = -fasttext.outputs[: model.vocab]  # see _to_fasttext
+            model.output.weight[: len(nodes)] = torch.from_numpy(nodes)
         else:
             model.output.weight[torch.from_numpy(ids[order])] = torch.from_numpy(fasttext.outputs[order].copy())
     if vectors.counts is not None:
