@@ -17,7 +17,7 @@ import torch
 from tiled_attention import milliseconds
 from torch import Tensor
 
-from etude.nn.losses import IGNORE, _loss_and_grad
+from etude.nn.losses import IGNORE, _losses_and_grad
 from etude.nn.triton.cross_entropy import loss_and_grad_
 
 COLUMNS = 64  # as nn/losses.py pads them
@@ -34,11 +34,13 @@ def inputs(rows: int, vocab: int, device: str) -> tuple[Tensor, Tensor]:
 
 
 def errors(logits: Tensor, targets: Tensor, vocab: int) -> tuple[float, float]:
-    total, slope = _loss_and_grad(logits.double(), None, targets, vocab, True)
+    wanted, slope = _losses_and_grad(logits.double(), None, targets, vocab, True)
     found = logits.clone()
     losses = loss_and_grad_(found, targets, vocab)
     assert slope is not None
-    return float((losses.double().sum() - total).abs() / total), float((found.double() - slope).abs().max())
+    return float((losses.double().sum() - wanted.sum()).abs() / wanted.sum()), float(
+        (found.double() - slope).abs().max()
+    )
 
 
 def main() -> None:
@@ -52,7 +54,7 @@ def main() -> None:
     logits, targets = inputs(asked.rows, asked.vocab, "cuda")
     off = errors(logits[:SHOWN], targets[:SHOWN], asked.vocab)
     other = torch.empty_like(logits)
-    compiled = torch.compile(_loss_and_grad, dynamic=False)
+    compiled = torch.compile(_losses_and_grad, dynamic=False)
     row = {
         "ours": milliseconds(loss_and_grad_, other.copy_(logits), targets, asked.vocab),
         "compiled": milliseconds(compiled, logits, None, targets, asked.vocab, True),

@@ -68,7 +68,7 @@ def truth_of(made: Any, rows: list[int]) -> Tensor:
 
 def text_of(net: Any, made: Any, batch: Any) -> Any:
     with torch.no_grad():
-        return made._corrupt(*made._predict(net, batch), batch)
+        return made._draw_text(*made._predict(net, batch), batch)
 
 
 def total(terms: dict[str, Term]) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from etude import chance as hashes
 from etude.chance import Chance
+from etude.nn import draws
 from etude.objectives import replaced
 from etude.objectives.base import IGNORE
 from etude.objectives.parts import token_sampling as sampling
@@ -48,6 +49,23 @@ def test_draws_do_not_depend_on_chunks_and_carry_no_gradient() -> None:
     assert not torch.equal(sampling.sample(states, table, None, keys + 1), whole)
 
 
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # a CPU without bf16 says so, at length
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_step_reads_what_is_drawn_without_a_loss(monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+    """Training draws from the logits of its loss, evaluation from logits of its own: the same tokens."""
+    net, made = both()
+    batch, read = batch_of(made, [0, 1]), []
+    monkeypatch.setattr(
+        replaced,
+        "corrupt",
+        lambda batch, samples, plain=replaced.corrupt: read.append(samples) or plain(batch, samples),
+    )
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+        made.loss(net, batch)
+        text_of(net, made, batch)
+    assert torch.equal(read[0], read[1])
+
+
 def test_noise_comes_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
 
@@ -55,8 +73,8 @@ def test_noise_comes_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         sizes.append(len(key) * len(index))
         return hashes.gumbel(key, index)
 
-    monkeypatch.setattr(sampling, "gumbel", watched)
-    monkeypatch.setattr(sampling, "NOISE", 1000)
+    monkeypatch.setattr(draws, "gumbel", watched)
+    monkeypatch.setattr(draws, "NOISE", 1000)
     sampling.sample(torch.randn(100, 4), torch.randn(300, 4), None, torch.arange(100))
     assert max(sizes) == 900 and sum(sizes) == 30_000
 
@@ -101,6 +119,8 @@ def draw_instead(monkeypatch: pytest.MonkeyPatch, made: Any, batch: Any, wrong: 
     """The next draws are the true tokens, and the next id where `wrong` (M,) says so."""
     drawn = batch.targets.clamp(min=0) + wrong.long()
     monkeypatch.setattr(replaced, "sample", lambda *given: drawn)
+    plain = replaced.linear_cross_entropy_and_draws
+    monkeypatch.setattr(replaced, "linear_cross_entropy_and_draws", lambda *given: (plain(*given)[0], drawn))
 
 
 def test_a_drawn_original_counts_as_original(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ from etude.errors import UserError
 from etude.models import transformer
 from etude.models.base import MAX_LAYERS, Model, require
 from etude.nn.activations import Activation
-from etude.nn.losses import linear_cross_entropy, linear_losses_and_argmax
+from etude.nn.losses import linear_cross_entropy_and_draws, linear_losses_and_argmax
 from etude.nn.packed import Packed
 from etude.nn.precision import upcast
 from etude.nn.states import States
@@ -145,7 +145,7 @@ class Replaced(PretrainingObjective[transformer.Transformer, segments.SegmentRow
             asks = ("the true token behind every replaced one", "바뀐 토큰마다 원래 토큰")
         read, marks = batch, ("masked", "kept")
         if batch.tokens.device == model.embedding.tokens.weight.device:
-            read = replace(batch, tokens=self._corrupt(*self._predict(model, batch), batch).tokens)
+            read = replace(batch, tokens=self._draw_text(*self._predict(model, batch), batch).tokens)
             marks = ("replaced", "same")
 
         def mark(token: int, target: int) -> str:
@@ -163,8 +163,10 @@ class Replaced(PretrainingObjective[transformer.Transformer, segments.SegmentRow
 
     def loss(self, model: transformer.Transformer, batch: ReplacedBatch) -> dict[str, Term]:
         hidden, table = self._predict(model, batch)
-        generator_loss = linear_cross_entropy(hidden, table, self.generator_head.bias, batch.targets)
-        text = self._corrupt(hidden, table, batch)
+        generator_loss, samples = linear_cross_entropy_and_draws(
+            hidden, table, self.generator_head.bias, batch.targets, batch.keys, self.settings.temperature
+        )
+        text = corrupt(batch, samples)
         states = model(replace(batch, tokens=text.tokens))
         return {
             "generator": Term(generator_loss, batch.counts["generator"], self.settings.generator_weight),
@@ -174,7 +176,7 @@ class Replaced(PretrainingObjective[transformer.Transformer, segments.SegmentRow
     def metrics(self, model: transformer.Transformer, batch: ReplacedBatch) -> dict[str, Stat]:
         hidden, table = self._predict(model, batch)
         losses, likeliest = linear_losses_and_argmax(hidden, table, self.generator_head.bias, batch.targets)
-        text, count = self._corrupt(hidden, table, batch), batch.counts["generator"]
+        text, count = self._draw_text(hidden, table, batch), batch.counts["generator"]
         states = model(replace(batch, tokens=text.tokens))
         return {
             "generator": Stat(losses.sum(), count, self.settings.generator_weight),
@@ -192,17 +194,10 @@ class Replaced(PretrainingObjective[transformer.Transformer, segments.SegmentRow
         assert states.table is not None
         return self.generator_head(states.last), states.table
 
-    def _corrupt(self, hidden: Tensor, table: Tensor, batch: ReplacedBatch) -> CorruptedText:
-        """The text with a draw from the generator at every chosen place."""
+    def _draw_text(self, hidden: Tensor, table: Tensor, batch: ReplacedBatch) -> CorruptedText:
+        """The text of a step that has no loss."""
         samples = sample(hidden, table, self.generator_head.bias, batch.keys, self.settings.temperature)
-        targets = batch.targets
-        return CorruptedText(
-            tokens=put(batch.tokens, batch.index, targets, samples),
-            truth=put(batch.tokens, batch.index, targets, targets.clamp(min=0)),
-            index=batch.index,
-            targets=targets,
-            slots=batch.counts["generator"],
-        )
+        return corrupt(batch, samples)
 
     # --- in use, and its cost -----------------------------------------------------------------------
 
@@ -219,6 +214,18 @@ class Replaced(PretrainingObjective[transformer.Transformer, segments.SegmentRow
         lengths, slots = batch.layout.lengths, batch.counts["generator"]
         generator = self.generator.flops(lengths, only=slots) + self.generator_head.flops(slots)
         return 3 * (generator + model.flops(lengths) + self.discriminator.flops(model, batch.size, slots))
+
+
+def corrupt(batch: ReplacedBatch, samples: Tensor) -> CorruptedText:
+    """The text with the generator's draws (M,) at the chosen places."""
+    targets = batch.targets
+    return CorruptedText(
+        tokens=put(batch.tokens, batch.index, targets, samples),
+        truth=put(batch.tokens, batch.index, targets, targets.clamp(min=0)),
+        index=batch.index,
+        targets=targets,
+        slots=batch.counts["generator"],
+    )
 
 
 # --- the generator's size ---------------------------------------------------------------------------

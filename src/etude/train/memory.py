@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 from etude.models.base import Model
+from etude.nn.draws import NOISE
 from etude.nn.losses import choose_chunk_size
 from etude.objectives.base import Batch, Objective
-from etude.objectives.parts.token_sampling import NOISE
 from etude.train.optim import parameter_role
 from etude.train.peak import Precision, resolve_precision
 from etude.train.schedule import micro_rows

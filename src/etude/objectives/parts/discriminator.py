@@ -15,12 +15,16 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from etude.models.transformer import Transformer
 from etude.nn.activations import ACTIVATIONS, Activation
 from etude.nn.initialization import draw_key, fill_uniform, init_weights
-from etude.nn.losses import choose_chunk_size, linear_cross_entropy, linear_losses_and_argmax
+from etude.nn.losses import (
+    choose_chunk_size,
+    linear_copy_cross_entropy,
+    linear_cross_entropy,
+    linear_losses_and_argmax,
+)
 from etude.nn.precision import upcast
 from etude.nn.states import States
 from etude.objectives.base import IGNORE, Stat, Term
@@ -128,21 +132,9 @@ class Restorer(nn.Module):
         if self.copy is None:
             hidden = self.head(states.last.index_select(0, text.index))
             return Term(linear_cross_entropy(hidden, token_table(model, states), self.head.bias, text.targets), count)
-        total = states.last.new_zeros((), dtype=upcast(states.last).dtype)
-        for hidden, odds, visible, truth in self._pieces(model, states, text):
-            # scores of a piece are computed once more in the backward pass: all at once, they would not fit
-            table = token_table(model, states)
-            total = total + checkpoint(
-                self._negative_log_likelihood,
-                hidden,
-                table,
-                odds,
-                visible,
-                truth,
-                use_reentrant=False,
-                preserve_rng_state=False,
-            )
-        return Term(total, count)
+        hidden, odds = self.head(states.last), upcast(self.copy(states.last)).squeeze(-1)
+        table, is_copied = token_table(model, states), ~text.replaced
+        return Term(linear_copy_cross_entropy(hidden, table, self.head.bias, odds, text.truth, is_copied), count)
 
     def stats(self, model: Transformer, states: States, text: CorruptedText) -> dict[str, Stat]:
         count, table = self.count(len(text.tokens), text.slots), token_table(model, states)
@@ -177,11 +169,6 @@ class Restorer(nn.Module):
         place = visible[:, None]
         copied = torch.logaddexp(log_probs.gather(1, place), F.logsigmoid(odds)[:, None])
         return log_probs.scatter(1, place, copied)
-
-    def _negative_log_likelihood(
-        self, hidden: Tensor, table: Tensor, odds: Tensor, visible: Tensor, truth: Tensor
-    ) -> Tensor:
-        return -self._scores(hidden, table, odds, visible).gather(1, truth[:, None]).sum()
 
     def flops(self, model: Transformer, tokens: int, slots: int) -> int:
         count = self.count(tokens, slots)

@@ -1,8 +1,7 @@
-"""Tokens drawn from a model's softmax, on the device, the same in any batch (ELECTRA, section 3.2).
+"""Tokens that a generator puts in place of others (ELECTRA, section 3.2).
 
-Gumbel-max: argmax over v of logits[v] / T + g[v] is a draw from softmax(logits / T) where every g[v] is an own
-standard Gumbel number. Here g[v] is a hash of (the slot's key, v), and the key one of (seed, step, row, place), so a
-draw does not depend on which rows share a micro-batch or a rank. No gradient passes through a draw.
+A draw's key is one of (seed, step, row, place), so that a row gets the same tokens in any batch and on any rank
+(nn/draws.py). A training step draws from the logits of its loss (nn/losses.py); `sample` is for what has no loss.
 """
 
 from __future__ import annotations
@@ -11,13 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from etude.chance import gumbel
-from etude.nn.fusion import fuse
+from etude.nn import draws
 from etude.nn.losses import cast_table, choose_chunk_size
-from etude.nn.precision import upcast
 from etude.objectives.base import IGNORE
-
-NOISE = 2**23  # numbers drawn at once on a CPU: 64-bit hashes of 64 MiB, a few of them alive at a time
 
 
 @torch.no_grad()
@@ -31,29 +26,14 @@ def sample(
 ) -> Tensor:
     """(M, E), (V, E), (V,), (M,) int64 -> (M,) int64: a token for each slot, a chunk of slots at a time."""
     vocab, device = table.shape[0], states.device.type
-    # in one kernel nothing but the products is held
-    chunk = chunk or (choose_chunk_size(vocab, device, states.shape[0]) if device == "cuda" else max(1, NOISE // vocab))
+    chunk = chunk or choose_chunk_size(vocab, device, states.shape[0])
     # cast here, once for all chunks: without gradients autocast would cast the table anew for each
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
     states, table, samples = states.to(dtype), cast_table(table, dtype), []
-    tokens = torch.arange(vocab, device=states.device)
     with torch.autocast(device, enabled=False):
         for part, key in zip(states.split(chunk), keys.split(chunk), strict=True):
-            samples.append(_draw(F.linear(part, table), bias, key, tokens, temperature))
+            samples.append(draws.draw_tokens(F.linear(part, table), bias, key, vocab, temperature))
     return torch.cat(samples)
-
-
-@fuse
-def _draw(product: Tensor, bias: Tensor | None, keys: Tensor, tokens: Tensor, temperature: float) -> Tensor:
-    """(C, V') products -> (C,): argmax of logits / T + noise. Columns behind the vocabulary are never drawn.
-
-    `tokens` are the numbers from 0 to V, made outside: a compiler would count them in 32 bits, and hashes need 64.
-    """
-    logits = upcast(product[:, : len(tokens)])
-    if bias is not None:
-        logits = logits + bias
-    noise = gumbel(keys[:, None], tokens)
-    return (logits / temperature + noise).argmax(-1)
 
 
 def put(tokens: Tensor, index: Tensor, targets: Tensor, values: Tensor) -> Tensor:
