@@ -10,6 +10,7 @@
 #   bash benchmarks/bare_gpu.sh picks FOLDER WORK         pick, minilm: start picks of --mode MODE, PARALLEL at once
 #   bash benchmarks/bare_gpu.sh study FOLDER WORK NAME... text.1, text.2, tasks: prepare the text, start these studies
 #   bash benchmarks/bare_gpu.sh wait WORK OUT SECONDS     wait, say how far all are, put results into OUT/results.tgz
+#   bash benchmarks/bare_gpu.sh stop WORK NAME            end tests or study in good order: one killed takes the others' GPU along
 #
 # DATA holds tasks/NAME/{train,valid}.jsonl.xz and corpora/ (benchmarks/pick_tasks.py), TEXT is the text of the studies; cells
 # that are there already count for the same text alone (benchmarks/results/cells/README.md). WORK outlives a checkout that is sent anew: the code runs from a copy in it. MODE=gpu-start, PARALLEL=6,
@@ -58,7 +59,8 @@ P
 
 detach() { # NAME CORES COMMAND...: in a process of its own, from the copied code, with its messages in WORK/NAME.log
     local name=$1 cores=$2; shift 2
-    (cd "$work/tree" && PYTHONPATH="$work/tree/src:$work/packages" PYTHONUNBUFFERED=1 setsid nohup taskset -c "$cores" "$@" \
+    # a list in the background would be a shell of its own, whose number says nothing about the command once it is gone
+    (cd "$work/tree"; PYTHONPATH="$work/tree/src:$work/packages" PYTHONUNBUFFERED=1 setsid nohup taskset -c "$cores" "$@" \
         > "$work/$name.log" 2>&1 < /dev/null & echo $! > "$work/$name.pid")
     echo "$name: began $(($(date +%s) - $(cat "$work/begun"))) s after the beginning"
 }
@@ -137,7 +139,15 @@ running() {
     return 0
 }
 
-command=${1:?pack, keep, begin, tests, picks, study or wait}; shift
+stop() { # NAME: under MPS a process that is killed makes all others lose the device
+    kill -TERM "$(cat "$work/$1.pid")" && for second in {1..30}; do
+        kill -0 "$(cat "$work/$1.pid")" 2> /dev/null || break
+        sleep 1
+    done
+    echo "under way: $(running)"
+}
+
+command=${1:?pack, keep, begin, tests, picks, study, wait or stop}; shift
 case $command in
 pack) pack "${1:?DATA}" "${2:?TEXT}" "${3:?FOLDER}" ;;
 keep | begin | tests | picks | study)
@@ -145,5 +155,6 @@ keep | begin | tests | picks | study)
     keep "$folder"
     if [ "$command" != keep ]; then "$command" "$folder" "$@"; fi ;;
 wait) work=$(cd "${1:?WORK}" && pwd); wait_for_all "${2:?OUT}" "${3:?SECONDS}" ;;
-*) echo "pack, keep, begin, tests, picks, study or wait, not $command" >&2; exit 2 ;;
+stop) work=$(cd "${1:?WORK}" && pwd); stop "${2:?NAME}" ;;
+*) echo "pack, keep, begin, tests, picks, study, wait or stop, not $command" >&2; exit 2 ;;
 esac
