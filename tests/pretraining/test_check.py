@@ -75,6 +75,16 @@ def test_the_entropy_of_tokens_is_a_loss_to_beat_of_tokens_only(name: str, is_of
     assert (check(Recipe.load(name), corpus, {"train.steps": 2}).unigram_nats is not None) == is_of_tokens
 
 
+def test_the_tokens_of_sources_are_no_loss_to_beat_of_targets(tmp_path: Path) -> None:
+    """A corpus of pairs counts both sides, under two tokenizers even as if their ids were the same tokens."""
+    lines = "".join(f"the cat {number % 7} sat\tdie Katze {number % 7} sass\n" for number in range(60))
+    (tmp_path / "pairs.tsv").write_text(f"en\tde\n{lines}", encoding="utf-8")
+    corpus = prepare(
+        str(tmp_path / "pairs.tsv"), tmp_path / "corpus", tokenizer="bpe:60", pairs="en,de", valid=0.2, workers=0
+    )
+    assert check(Recipe.load("transformer-toy"), corpus, {"train.steps": 2}).unigram_nats is None
+
+
 def test_a_share_to_hold_out_is_one_that_holds_something(tmp_path: Path) -> None:
     """Of forty documents the usual hundredth may hold none, and to ask for it again would change nothing."""
     (tmp_path / "text.txt").write_text("".join(SENTENCES), encoding="utf-8")

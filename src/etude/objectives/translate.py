@@ -119,7 +119,6 @@ class TranslationBatch(Batch):
 
 
 class Translate(PretrainingObjective[Seq2Seq, PairRow, TranslationBatch]):
-    predicts_tokens = True
     pads_batches = True
     length: int
     row_tokens: int
