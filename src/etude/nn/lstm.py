@@ -11,10 +11,12 @@ Products with the input are one matrix product for all tokens. Sequences are sor
 a token left are always the first rows of the state and nothing is computed for padding. Gates are in torch's order i,
 f, g, o.
 
-The recurrence has two implementations with one meaning (`path`):
+The recurrence has three implementations with one meaning (`path`):
 
     scan    ours, with a backward pass of its own: the gradients of U and P are one product each over all steps, and
             only the gates are stored for each step
+    fused   the same for a CUDA device, where what is elementwise in a step is one Triton kernel each way
+            (nn/triton/lstm_step.py)
     torch   torch's own, cuDNN on a GPU; only without clipping, which it cannot do
 
 By default cuDNN rounds float32 to the 10 bits of TF32, though matrix products elsewhere do not: an error of 4e-4 in a
@@ -35,8 +37,10 @@ from torch.autograd.function import once_differentiable
 
 from etude.nn.packed import Layout
 from etude.nn.recompute import Recomputable, recomputable
+from etude.nn.triton import availability
 
-Path = Literal["scan", "torch"]
+Path = Literal["scan", "fused", "torch"]
+KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # kernels compute in float32: not in float64
 CUDNN_RNN: Any = torch.backends.cudnn.rnn  # has `fp32_precision` of cuDNN's recurrent networks; untyped in torch
 
 
@@ -153,14 +157,15 @@ class LSTM(Recomputable):
             return inputs.new_zeros(0, self.width), carry
         hidden, cell = carry.hidden[schedule.sorted_sequences], carry.cell[schedule.sorted_sequences]
         has_clip = self.cell_clip is not None or self.projection_clip is not None
-        path = path or ("torch" if inputs.is_cuda and not has_clip else "scan")
+        path = path or choose_path(inputs.device, self.input.weight.dtype, has_clip)
         if path == "torch":
             if has_clip:
                 raise ValueError("torch's own LSTM does not clip: use path 'scan'")
             outputs, hidden, cell = self._by_torch(inputs[schedule.sorted_tokens], hidden, cell, schedule.batch_sizes)
         else:
             projected = self.input(inputs)[schedule.sorted_tokens]  # (N, 4C)
-            outputs, cells = _LSTMScan.apply(
+            scan = _LSTMScan if path == "scan" else _fused_scan(self.input.weight.dtype)
+            outputs, cells = scan.apply(
                 projected, hidden, cell, self.recurrent.weight, None if self.project is None else self.project.weight,
                 schedule.batch_sizes, schedule.previous, self.cell_clip, self.projection_clip, _step_dtype(projected),
             )  # fmt: skip
@@ -199,6 +204,29 @@ class LSTM(Recomputable):
         if self.project is not None:
             products += self.cells * self.width
         return 2 * tokens * products
+
+
+def choose_path(device: torch.device, dtype: torch.dtype, has_clip: bool) -> Path:
+    """Return the fastest implementation for weights of a dtype on a device.
+
+    Kernels of our own are not part of what `train.compile` compiles: uncompiled steps need them most.
+    """
+    if device.type != "cuda":
+        return "scan"
+    if not has_clip:
+        return "torch"
+    is_supported = dtype in KERNEL_DTYPES and availability.supports_flash(device.index)
+    if not is_supported or torch.compiler.is_compiling() or availability.kernel_module("lstm_step") is None:
+        return "scan"
+    return "fused"
+
+
+def _fused_scan(dtype: torch.dtype) -> type[torch.autograd.Function]:
+    kernels = availability.kernel_module("lstm_step")
+    if kernels is None or dtype not in KERNEL_DTYPES:
+        raise ValueError(f"the fused LSTM needs Triton, and weights in float32 or less, not {dtype}: use path 'scan'")
+    scan: type[torch.autograd.Function] = kernels.FusedScan
+    return scan
 
 
 def _step_dtype(x: Tensor) -> torch.dtype:
