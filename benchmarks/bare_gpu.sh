@@ -9,6 +9,7 @@
 #   bash benchmarks/bare_gpu.sh tests FOLDER WORK         start `pytest -m gpu`
 #   bash benchmarks/bare_gpu.sh picks FOLDER WORK         pick, minilm: start picks of --mode MODE, PARALLEL at once
 #   bash benchmarks/bare_gpu.sh study FOLDER WORK NAME... text.1, text.2, tasks: prepare the text, start these studies
+#   bash benchmarks/bare_gpu.sh heads FOLDER WORK         after `study`: pre-train RECIPE on its corpus, look at its attention heads
 #   bash benchmarks/bare_gpu.sh wait WORK OUT SECONDS     wait, say how far all are, put results into OUT/results.tgz
 #   bash benchmarks/bare_gpu.sh stop WORK NAME            end tests or study in good order: one killed takes the others' GPU along
 #
@@ -120,6 +121,15 @@ study() { # FOLDER NAME...
         "${earlier[@]}" -- --any-version
 }
 
+heads() { # FOLDER: claim 23; the corpus is the one that the study has prepared
+    mkdir -p "$work/heads"
+    detach heads "$other_cores" bash -ec "
+        until [ -e $work/study-runs/corpus/manifest.json ]; do sleep 2; done
+        python -m etude pretrain ${RECIPE:-encoder-5min} $work/study-runs/corpus -o $work/heads-run ${RECIPE_SET:-}
+        python -m etude show heads $work/heads-run $work/tasks/ud_ewt/valid.jsonl.xz --sentences 1900 --pruning 200 --out $work/heads/heads.html
+        cp $work/heads-run/README.md $work/heads/"
+}
+
 wait_for_all() { # OUT SECONDS
     local out=$1 end=$((SECONDS + $2)) name
     while [ $SECONDS -lt "$end" ] && [ -n "$(running)" ]; do sleep 3; done
@@ -128,7 +138,7 @@ wait_for_all() { # OUT SECONDS
     done
     if [ -e "$work/study/log.txt" ]; then tail -n 5 "$work/study/log.txt"; fi
     mkdir -p "$out"
-    (cd "$work" && tar czf "$out/results.tgz" --ignore-failed-read $(find . -maxdepth 1 -name '*.log' -type f) $(ls -d picks study 2> /dev/null))
+    (cd "$work" && tar czf "$out/results.tgz" --ignore-failed-read $(find . -maxdepth 1 -name '*.log' -type f) $(ls -d picks study heads 2> /dev/null))
     echo "$(left) minutes left; under way: $(running)"
 }
 running() {
@@ -147,14 +157,14 @@ stop() { # NAME: under MPS a process that is killed makes all others lose the de
     echo "under way: $(running)"
 }
 
-command=${1:?pack, keep, begin, tests, picks, study, wait or stop}; shift
+command=${1:?pack, keep, begin, tests, picks, study, heads, wait or stop}; shift
 case $command in
 pack) pack "${1:?DATA}" "${2:?TEXT}" "${3:?FOLDER}" ;;
-keep | begin | tests | picks | study)
+keep | begin | tests | picks | study | heads)
     folder=$(cd "${1:?FOLDER}" && pwd); mkdir -p "${2:?WORK}"; work=$(cd "$2" && pwd); shift 2
     keep "$folder"
     if [ "$command" != keep ]; then "$command" "$folder" "$@"; fi ;;
 wait) work=$(cd "${1:?WORK}" && pwd); wait_for_all "${2:?OUT}" "${3:?SECONDS}" ;;
 stop) work=$(cd "${1:?WORK}" && pwd); stop "${2:?NAME}" ;;
-*) echo "pack, keep, begin, tests, picks, study, wait or stop, not $command" >&2; exit 2 ;;
+*) echo "pack, keep, begin, tests, picks, study, heads, wait or stop, not $command" >&2; exit 2 ;;
 esac
