@@ -66,6 +66,13 @@ MEDIUM = {
     "train.batch_tokens": 32_768,
     "train.micro_tokens": None,
 }
+MINI = MEDIUM | {
+    "model.embedding_width": 256,
+    "model.layers": 4,
+    "model.width": 256,
+    "model.heads": 4,
+    "train.batch_tokens": 16_384,
+}  # cells of most other studies
 MASKED = {"objective.sentence": "none", "objective.pair_rate": 0.9, "objective.max_predictions": None}
 WORKS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "electra": ("electra-small", {"train.micro_tokens": 16_384}, ("recorded", "launched", "static", "trunks")),
@@ -76,6 +83,8 @@ WORKS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     ),
     "medium-mlm": ("bert-mini", MEDIUM | MASKED | {"model.pooler": False}, ("recorded",)),
     "medium-electra": ("electra-small", MEDIUM, ("recorded",)),
+    "mini-mlm": ("bert-mini", MINI | MASKED | {"model.pooler": False}, ("recorded",)),
+    "mini-electra": ("electra-small", MINI, ("recorded",)),
     "muon-131k": (
         "encoder-modern",
         MODERN | {"train.batch_tokens": 131_072, "train.micro_tokens": 131_072},
