@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -172,52 +170,6 @@ def test_torchs_own_path_has_the_same_meaning(projection: int | None, reverse: b
         torch.testing.assert_close(left, right, atol=2e-5, rtol=1e-5)
     with pytest.raises(ValueError, match="does not clip"):
         build(projection, 3.0).to(device)(x, layout, path="torch")
-
-
-@pytest.mark.filterwarnings("ignore:LSTM with projections", "ignore:RNN module weights")
-def test_torchs_own_path_is_float32_in_both_passes_and_leaves_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.set_float32_matmul_precision("highest")  # whatever ran before in this process
-    layer, layout = build(None), make_layout(LENGTHS)
-    x = torch.randn(layout.total, 6)
-    switch, seen = torch.backends.cudnn.rnn, []
-    assert switch.fp32_precision == "tf32"  # torch's first value; the rest would show nothing otherwise
-    plain = torch.lstm
-
-    class Watched(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            seen.append(("forward", switch.fp32_precision))
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: Any, slope: Tensor) -> Tensor:
-            seen.append(("backward", switch.fp32_precision))
-            return slope
-
-    monkeypatch.setattr(torch, "lstm", lambda x, *rest: plain(Watched.apply(x), *rest))
-    exact = gradients(layer, x, layout, False, "torch")
-    assert seen == [("forward", "ieee"), ("backward", "ieee")]
-    assert switch.fp32_precision == "tf32"
-    seen.clear()
-    torch.set_float32_matmul_precision("high")  # less is asked for, everywhere
-    try:
-        direct = gradients(layer, x, layout, False, "torch")
-    finally:
-        torch.set_float32_matmul_precision("highest")
-    assert seen == [("forward", "tf32"), ("backward", "tf32")]
-    for left, right in zip(exact, direct, strict=True):
-        assert torch.equal(left, right)
-
-
-def test_the_switch_is_restored_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any) -> None:
-        raise RuntimeError("out of memory")
-
-    layer, layout = build(None), make_layout(LENGTHS)
-    monkeypatch.setattr(torch, "lstm", fails)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        layer(torch.randn(layout.total, 6), layout, path="torch")
-    assert torch.backends.cudnn.rnn.fp32_precision == "tf32"
 
 
 @pytest.mark.parametrize("projection", [None, 4])

@@ -17,16 +17,11 @@ The recurrence has three implementations with one meaning (`path`):
             only the gates are stored for each step
     fused   the same for a CUDA device, where what is elementwise in a step is one Triton kernel each way
             (nn/triton/lstm_step.py)
-    torch   torch's own, cuDNN on a GPU; only without clipping, which it cannot do
-
-By default cuDNN rounds float32 to the 10 bits of TF32, though matrix products elsewhere do not: an error of 4e-4 in a
-state. Here float32 means float32, unless `torch.set_float32_matmul_precision` allows less.
+    torch   torch's own, cuDNN on a GPU (nn/torch_lstm.py); only without clipping, which it cannot do
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -37,11 +32,11 @@ from torch.autograd.function import once_differentiable
 
 from etude.nn.packed import Layout
 from etude.nn.recompute import Recomputable, recomputable
+from etude.nn.torch_lstm import run_lstm
 from etude.nn.triton import availability
 
 Path = Literal["scan", "fused", "torch"]
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # kernels compute in float32: not in float64
-CUDNN_RNN: Any = torch.backends.cudnn.rnn  # has `fp32_precision` of cuDNN's recurrent networks; untyped in torch
 
 
 class LSTMState(NamedTuple):
@@ -188,9 +183,7 @@ class LSTM(Recomputable):
         batch = torch.tensor(batch_sizes)  # cuDNN needs it on the host
         count = batch_sizes[0]
         state = [hidden[None, :count].contiguous(), cell[None, :count].contiguous()]
-        is_autocast = torch.is_autocast_enabled(x.device.type)  # no float32 inside that could be rounded
-        call = _torch_lstm if is_autocast or _matches_matmul_precision() else _LSTMWithoutTF32.apply
-        outputs, last_hidden, last_cell = call(torch.is_grad_enabled(), batch, x, *state, *weights)
+        outputs, last_hidden, last_cell = run_lstm(batch, x, *state, *weights)
         dtype = cell.dtype
         return (
             outputs.to(dtype),
@@ -233,56 +226,6 @@ def _step_dtype(x: Tensor) -> torch.dtype:
     """Return the dtype of the products within the recurrence."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
-
-
-def _torch_lstm(
-    training: bool, batch_sizes: Tensor, x: Tensor, hidden: Tensor, cell: Tensor, *weights: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Call torch's LSTM. With `training` it stores what cuDNN's backward pass needs."""
-    return torch.lstm(x, batch_sizes, [hidden, cell], weights, True, 1, 0.0, training, False)
-
-
-def _matches_matmul_precision() -> bool:
-    """Whether cuDNN's LSTM uses TF32 only where torch's matrix products do."""
-    recurrent, matmul = CUDNN_RNN.fp32_precision, torch.backends.cuda.matmul.fp32_precision
-    return recurrent != "tf32" or matmul == "tf32"
-
-
-@contextmanager
-def _without_tf32() -> Iterator[None]:
-    """Disable TF32 in cuDNN's LSTM: a switch of the whole process, so it is restored."""
-    saved = CUDNN_RNN.fp32_precision
-    CUDNN_RNN.fp32_precision = "ieee"
-    try:
-        yield
-    finally:
-        CUDNN_RNN.fp32_precision = saved
-
-
-class _LSTMWithoutTF32(torch.autograd.Function):
-    """`_torch_lstm` without TF32 in both passes.
-
-    The switch is read when the backward pass runs, long after the call. So the call is a graph of its own, which the
-    backward pass walks under the switch.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, training: bool, batch_sizes: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        with torch.set_grad_enabled(training), _without_tf32():
-            inputs = [tensor.detach().requires_grad_(training and tensor.requires_grad) for tensor in tensors]
-            outputs = _torch_lstm(training, batch_sizes, *inputs)
-        ctx.inputs, ctx.outputs = inputs, outputs
-        return tuple(tensor.detach() for tensor in outputs)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        wanted = [tensor for tensor in ctx.inputs if tensor.requires_grad]
-        with _without_tf32():
-            computed = iter(torch.autograd.grad(ctx.outputs, wanted, grad_outputs))
-        grads = [next(computed) if tensor.requires_grad else None for tensor in ctx.inputs]
-        del ctx.inputs, ctx.outputs  # free the memory
-        return None, None, *grads
 
 
 class _LSTMScan(torch.autograd.Function):
