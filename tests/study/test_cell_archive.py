@@ -231,6 +231,36 @@ def test_what_is_not_as_its_manifest_says_is_refused(archive: Path, tmp_path: Pa
         import_cells(CellStore(tmp_path / "cut"), tmp_path / "absent.zip", tmp_path)
 
 
+def test_failures_of_a_machine_do_not_travel(tmp_path: Path) -> None:
+    """Earlier versions stored and exported them: what had no memory once was not tried again, here or elsewhere."""
+    messages = {
+        "1" * 32: "Memory ran out on the GPU (1 row of 32768 tokens at once). Set one of these: ...",
+        "2" * 32: "This run wants a CUDA device and there is none here. Set train.device=cpu.",
+        "3" * 32: "Training diverged: the loss began at 9.2 and ended at 12 after 40 steps at train.lr=1. Lower it.",
+        "4" * 32: "Training stopped at step 3: the output of layers.0 (forward pass) is not finite. The weights ...",
+    }
+    store = CellStore(tmp_path / "cells")
+    for key, message in messages.items():
+        store.failure_folder(key).mkdir(parents=True)
+        (store.failure_folder(key) / "error.json").write_text(json.dumps({"message": message}))
+    assert [store.state(key) for key in messages] == ["absent", "absent", "failed", "failed"]
+    exported = tmp_path / "exported.zip"
+    assert export_cells(store, exported, tmp_path) == 2
+
+    def add_failure(manifest: dict[str, Any], entries: dict[str, bytes]) -> None:
+        content = json.dumps({"message": messages["1" * 32]}).encode()
+        entries[f"cells/{'1' * 32}/error.json"] = content
+        manifest["cells"]["1" * 32] = {"error.json": _describe(content)}
+
+    old = rewrite(exported, tmp_path / "old.zip", add_failure)
+    elsewhere = CellStore(tmp_path / "elsewhere")
+    report = import_cells(elsewhere, old, tmp_path)
+    assert (report.added, report.failures, report.ignored) == (2, 2, 1)
+    assert ", 1 failure that may not repeat itself was left out" in str(report)
+    assert [elsewhere.state(key) for key in messages] == ["absent", "absent", "failed", "failed"]
+    assert not elsewhere.failure_folder("1" * 32).exists()
+
+
 def test_failures_travel_and_a_result_replaces_them(archive: Path, report: Report, tmp_path: Path) -> None:
     store = CellStore(tmp_path / "cells")
     key = next(cell["key"] for cell in report.results["cells"] if cell["kind"] == "majority")

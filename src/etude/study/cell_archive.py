@@ -1,10 +1,10 @@
 """Cells as one small file: scores, outcomes and curves travel, weights stay.
 
 A study may be the sum of many short visits to other machines. `export_cells` writes every cell that is done (and every
-failure that would repeat itself) into a zip; `import_cells` puts them into another folder, where they are done. The
-archive is data of somebody else: each file is named in its manifest with length and SHA-256, names are built here from
-checked keys and never taken from the archive, arrays are read without pickle, and nothing is written before all of it
-was checked. A cell that is there already stays; one that no plan knows is kept for the study that will.
+failure that would repeat itself, no other) into a zip; `import_cells` puts them into another folder, where they are
+done. The archive is data of somebody else: each file is named in its manifest with length and SHA-256, names are built
+here from checked keys and never taken from the archive, arrays are read without pickle, and nothing is written before
+all of it was checked. A cell that is there already stays; one that no plan knows is kept for the study that will.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, get_args
 import numpy as np
 
 from etude.errors import UserError
-from etude.study.cells import ERROR, RESULT, SCORED, CellStore, Kind, flush_files
+from etude.study.cells import ERROR, RESULT, SCORED, CellStore, Kind, flush_files, repeats_itself
 from etude.study.execute import OUTCOME
 from etude.study.folder_checksums import write_cell_checksums
 from etude.tasks.outcomes import STATISTICS
@@ -45,11 +45,14 @@ class ImportReport:
     added: int
     present: int  # were there already
     failures: int  # among the added
-    keys: frozenset[str]  # of all cells of the archive
+    keys: frozenset[str]  # of all cells of the archive that count
+    ignored: int = 0  # failures of a machine, which earlier versions exported
 
     def __str__(self) -> str:
         failed = f" ({self.failures} of them failures)" if self.failures else ""
-        return f"{self.added} cells imported{failed}, {self.present} were there already"
+        several = "s that may not repeat themselves were" if self.ignored > 1 else " that may not repeat itself was"
+        ignored = f", {self.ignored} failure{several} left out" if self.ignored else ""
+        return f"{self.added} cells imported{failed}, {self.present} were there already{ignored}"
 
 
 def export_cells(store: CellStore, path: Path, study_folder: Path) -> int:
@@ -148,7 +151,8 @@ def _describe(content: bytes) -> dict[str, Any]:
 
 def import_cells(store: CellStore, path: Path, study_folder: Path) -> ImportReport:
     """Check an archive and put its cells into a store; raises UserError and writes nothing if anything is wrong."""
-    cells, context = _read_archive(path)
+    archived, context = _read_archive(path)
+    cells = {key: files for key, files in archived.items() if ERROR not in files or _counts(files[ERROR])}
     store.folder.mkdir(parents=True, exist_ok=True)
     added = present = failures = 0
     for key, files in cells.items():
@@ -161,7 +165,12 @@ def import_cells(store: CellStore, path: Path, study_folder: Path) -> ImportRepo
     for name, values in context.items():
         if not (study_folder / name).exists():
             checkpoint.write_text(study_folder / name, json.dumps(values, indent=1, ensure_ascii=False))
-    return ImportReport(added, present, failures, frozenset(cells))
+    return ImportReport(added, present, failures, frozenset(cells), len(archived) - len(cells))
+
+
+def _counts(failure: bytes) -> bool:
+    """Whether a failure of an archive is one that would repeat itself."""
+    return repeats_itself(json.loads(failure.decode("utf-8")))
 
 
 def _place_cell(store: CellStore, key: str, files: dict[str, bytes]) -> None:
@@ -250,7 +259,8 @@ def _parse_json(path: Path, name: str, content: bytes) -> dict[str, Any]:
 def _check_cell(path: Path, key: str, contents: dict[str, bytes]) -> None:
     """Check that a result has what reports read, and an outcome the shape that its result says."""
     if ERROR in contents:
-        if not isinstance(_parse_json(path, f"cells/{key}/{ERROR}", contents[ERROR]).get("message"), str):
+        failure = _parse_json(path, f"cells/{key}/{ERROR}", contents[ERROR])
+        if not isinstance(failure.get("message"), str) or not isinstance(failure.get("repeats", True), bool):
             raise UserError(f"{path}: cells/{key}/{ERROR} has no message.")
         return
     name = f"cells/{key}/{RESULT}"

@@ -4,7 +4,8 @@ A cell's key is a hash of everything its result depends on: resolved recipe or t
 that matters, the version of torch. Its `settings_key` leaves out code and torch: by it `--any-version` finds cells that
 an earlier version has done (plan_cells.py). Its folder is `<key>.work` while it runs, with the checkpoints of its run
 inside, and becomes `<key>` by one rename when its result is written: a cell is complete or absent. A failure that would
-repeat itself (a learning rate that diverges) is stored as `<key>.failed`, with its message.
+repeat itself (a learning rate that diverges) is stored as `<key>.failed`, with its message. Failures of a machine (its
+memory, its GPU) are not, nor do those count that earlier versions stored.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NotRequired, Self
@@ -33,10 +35,14 @@ State = Literal["done", "failed", "begun", "absent"]
 RESULT, ERROR = "result.json", "error.json"
 
 
+DIVERGENCE = re.compile(r"Training diverged: |Training stopped at step \d+: .* is not finite\.")
+
+
 class StoredFailure(TypedDict):
     """What `error.json` of a cell holds."""
 
     message: str
+    repeats: NotRequired[bool]  # true; earlier versions stored every failure, and did not say
 
 
 class StoredResult(TypedDict):
@@ -64,6 +70,11 @@ class StoredResult(TypedDict):
     settings_key: NotRequired[str]
     code: NotRequired[str]
     text: NotRequired[str]
+
+
+def repeats_itself(failure: Mapping[str, Any]) -> bool:
+    """Whether a stored failure is one of the cell: of those that earlier versions stored, divergence alone."""
+    return bool(failure.get("repeats")) or DIVERGENCE.match(str(failure["message"])) is not None
 
 
 @dataclass(frozen=True)
@@ -113,7 +124,7 @@ class CellStore:
     def state(self, key: str) -> State:
         if (self.result_folder(key) / RESULT).is_file():
             return "done"
-        if (self.failure_folder(key) / ERROR).is_file():
+        if (self.failure_folder(key) / ERROR).is_file() and repeats_itself(self._read_failure(key)):
             return "failed"
         return "begun" if (self.work_folder(key) / "run").is_dir() else "absent"
 
@@ -142,9 +153,12 @@ class CellStore:
         shutil.rmtree(self.result_folder(key), ignore_errors=True)
 
     def error(self, key: str) -> str:
+        return self._read_failure(key)["message"]
+
+    def _read_failure(self, key: str) -> StoredFailure:
         folder = self.failure_folder(key)
         verify_cell(folder)
-        return read_json(folder / ERROR, StoredFailure, f"Remove {folder} to run the cell again.")["message"]
+        return read_json(folder / ERROR, StoredFailure, f"Remove {folder} to run the cell again.")
 
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[Path]:
@@ -171,10 +185,10 @@ class CellStore:
 
     def fail(self, key: str, message: str) -> None:
         """Store a failure that would repeat itself and remove the working folder."""
-        folder = self.failure_folder(key)
+        folder, failure = self.failure_folder(key), StoredFailure(message=message, repeats=True)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / CHECKSUMS).unlink(missing_ok=True)
-        checkpoint.write_text(folder / ERROR, json.dumps({"message": message}, ensure_ascii=False))
+        checkpoint.write_text(folder / ERROR, json.dumps(failure, ensure_ascii=False))
         write_cell_checksums(folder)
         shutil.rmtree(self.work_folder(key), ignore_errors=True)
 

@@ -2,17 +2,21 @@
 
 Killed at any moment, the same call resumes: runs continue from their last checkpoint bit for bit, and a result is
 written once, complete. An error that a setting can cause (a learning rate that diverges) ends only this cell, with
-its message.
+its message. Divergence alone is stored: it would repeat itself, and only training shows it. Memory that ran out, a GPU
+that is lost and files that are missing may be there the next time, and an invalid setting is found again in no time;
+the working folder stays, so that no step is taken twice.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import math
 import re
 import shutil
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -47,7 +51,7 @@ from etude.tasks.outcomes import Outcome, mean_outcome
 from etude.text.corpus.corpus import Corpus
 from etude.train import schedule
 from etude.train.device import resolve_device
-from etude.train.failures import describe_memory_error, is_memory_error
+from etude.train.failures import DivergenceError, describe_memory_error, is_device_error, is_memory_error
 from etude.train.learner import Learner, total_loss
 from etude.train.loader import Loader
 from etude.transfer import finetune
@@ -68,6 +72,8 @@ class CellResult:
     error: str | None = None
     stopped: bool = False
     unwritten: bool = False  # the disk refused a write: the error is no cell's, and no cell can go on
+    out_of_memory: bool = False  # beside fewer cells it may not fail
+    lost: bool = False  # the GPU of its process: no cell can use one there any more, and another process may
 
 
 def run_cell(cell: Cell, folder: Path, quiet: bool = True) -> CellResult:
@@ -86,13 +92,14 @@ def run_cell(cell: Cell, folder: Path, quiet: bool = True) -> CellResult:
                 result = CELL_RUNNERS[cell.kind](cell, store, work, quiet)
         except Interrupted:
             return CellResult(cell.key, stopped=True)
-        except UserError as error:
+        except DivergenceError as error:
             store.fail(cell.key, str(error))
             return CellResult(cell.key, str(error))
-        except (RuntimeError, MemoryError) as error:
-            if not is_memory_error(error):
+        except (UserError, RuntimeError, MemoryError, OSError) as error:
+            failure = _describe_failure(cell.key, error)
+            if failure is None:
                 raise
-            return CellResult(cell.key, describe_memory_error(error))  # not kept: another time there may be more
+            return failure
         metadata = {"kind": cell.kind, "title": cell.title, "place": cell.position, "date": _now()}
         metadata |= {"hardware": describe_hardware(), "versions": describe_versions(), "notes": sorted(warnings)}
         metadata |= {"settings_key": cell.settings_key, "code": cell.code}
@@ -102,6 +109,40 @@ def run_cell(cell: Cell, folder: Path, quiet: bool = True) -> CellResult:
             store.result_folder(cell.key) / "run", keep=cell.kind != "transfer" or bool(cell.arguments.get("keep"))
         )
         return CellResult(cell.key)
+
+
+def _describe_failure(key: str, error: Exception) -> CellResult | None:
+    """Describe a failure that is not stored; None of an error that nobody foresaw, or of a disk."""
+    if is_memory_error(error):
+        message = str(error) if isinstance(error, UserError) else describe_memory_error(error)
+        return CellResult(key, message, out_of_memory=True)
+    if isinstance(error, OSError):
+        return None
+    if is_device_error(error):
+        if not isinstance(error, UserError):
+            traceback.print_exc()  # where in its kernels, nobody else will know
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        return CellResult(key, f"its GPU failed ({reason}). Run the study again to try it again.", lost=True)
+    return CellResult(key, str(error)) if isinstance(error, UserError) else None
+
+
+def release_memory() -> bool:
+    """Give back the memory that this process keeps for later cells; returns whether it still has its GPU, if any.
+
+    Processes that share a GPU cannot use what another one has cached: one evaluation may leave more than all trainings
+    beside it need. What was compiled stays, for the next cells of the same model.
+    """
+    gc.collect()  # models and recorded steps hang in cycles
+    if not torch.cuda.is_initialized():
+        return True
+    try:
+        torch.cuda.synchronize()  # raises what the last kernels did
+        torch.cuda.empty_cache()
+    except RuntimeError as error:
+        if not is_device_error(error):
+            raise
+        return False
+    return torch.cuda.is_available()
 
 
 @contextlib.contextmanager
@@ -167,13 +208,13 @@ def _run_pretraining(cell: Cell, store: CellStore, work: Path, quiet: bool) -> d
 
 
 def check_not_diverged(run: Run, corpus: Corpus) -> None:
-    """Raise UserError if the training loss ended above its initial value: the run has diverged."""
+    """Raise DivergenceError if the training loss ended above its initial value."""
     lines = run.metrics("train")
     losses = [math.nan if line["loss"] is None else line["loss"] for line in lines]
     last = sum(losses[-WINDOW:]) / len(losses[-WINDOW:])
     first = compute_initial_loss(run, corpus, losses[0])
     if not math.isfinite(last) or last > first + 0.1 * abs(first):
-        raise UserError(
+        raise DivergenceError(
             f"Training diverged: the loss began at {first:.3g} and ended at {last:.3g} after {lines[-1]['step']} steps "
             f"at train.lr={run.recipe.train.lr:g}. Lower train.lr, or lengthen train.warmup."
         )

@@ -1,7 +1,8 @@
-"""Diagnosis of failed steps: the first non-finite tensor, and memory that ran out."""
+"""Diagnosis of failed steps: the first non-finite tensor, memory that ran out, and a GPU that is lost."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -16,11 +17,57 @@ class DivergenceError(UserError):
     """Training that stopped because the loss or a gradient was not finite: other settings may go on."""
 
 
+# as torch's allocator of a CPU, CUDA, cuBLAS and cuDNN say it; the compiler and Triton hand CUDA's words on
+NO_MEMORY = ("allocate memory", "out of memory", "_STATUS_ALLOC_FAILED")
+DEVICE_ERRORS = ("CUDA error", "CUDA driver error", "Triton Error [CUDA]", "CUBLAS_STATUS_", "CUDNN_STATUS_")
+
+
 def is_memory_error(error: BaseException) -> bool:
-    """Tell whether memory ran out; CUDA has a class for it, a CPU raises a RuntimeError or a MemoryError."""
+    """Tell whether memory ran out, or did so in what caused an error.
+
+    CUDA has a class for it, a CPU raises a RuntimeError or a MemoryError, and a fork an OSError.
+    """
+    return any(_has_no_memory(cause) for cause in _causes(error))
+
+
+def _has_no_memory(error: BaseException) -> bool:
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY)
+
+
+def is_device_error(error: BaseException) -> bool:
+    """Tell whether a GPU failed, and not for want of memory: nothing runs on it in this process any more.
+
+    An error of a kernel, or of a neighbour under NVIDIA's MPS, leaves a process without its device: whoever asks for
+    one is told that there is none.
+    """
+    if is_memory_error(error):
+        return False
+    if any(_is_of_device(cause) for cause in _causes(error)):
+        return True
+    return torch.cuda.is_initialized() and not torch.cuda.is_available()
+
+
+def is_machine_error(error: BaseException) -> bool:
+    """Tell whether a failure is one of the machine, its memory or its GPU: another time it may not repeat itself."""
+    return is_memory_error(error) or is_device_error(error)
+
+
+def _is_of_device(error: BaseException) -> bool:
+    if isinstance(error, torch.AcceleratorError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in DEVICE_ERRORS)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what it was raised from: a message for people hides the class."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
 
 
 def describe_memory_error(error: BaseException) -> str:
