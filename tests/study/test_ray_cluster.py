@@ -55,7 +55,7 @@ def cluster() -> Iterator[Any]:
         yield cluster
 
 
-def _meet_others(cell: str, folder: str) -> str:
+def _meet_others(cell: str, folder: str, is_last: bool) -> str:
     """A cell that ends when as many run as its arguments say: only if they all run at once."""
     parsed = Cell.parse(cell)
     place = Path(folder)

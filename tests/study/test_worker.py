@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from etude.study.cells import Cell
+from etude.study.execute import CellResult
 
 FORKS = """
 import multiprocessing
@@ -27,17 +29,54 @@ worker.main()
 
 def test_a_cell_may_fork_while_its_process_listens(tmp_path: Path) -> None:
     """As the loader of a GPU run does: its children once waited for ever for the lock of the input."""
-    cell = Cell(key="abc", kind="guess", title="a guess", arguments={}, position={})
+    assert send_cells(FORKS, tmp_path, 1) == [vars(CellResult("abc", "ended with 0"))]
+
+
+def send_cells(program: str, folder: Path, count: int) -> list[dict[str, Any]]:
+    """Start a worker, send a cell so many times and return the replies."""
+    cell = Cell(key="abc", kind="majority", title="a guess", arguments={}, position={})
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(
-        [sys.executable, "-c", FORKS, str(tmp_path)],
+        [sys.executable, "-c", program, str(folder)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment,
     )  # fmt: skip
     assert process.stdin is not None and process.stdout is not None
-    process.stdin.write(cell.dump() + "\n")
-    process.stdin.flush()
-    reply = json.loads(process.stdout.readline())
-    assert reply == {"key": "abc", "error": "ended with 0", "stopped": False, "unwritten": False}
+    replies = []
+    for _ in range(count):
+        process.stdin.write(cell.dump() + "\n")
+        process.stdin.flush()
+        replies.append(json.loads(process.stdout.readline()))
     process.stdin.close()  # the end of its input is its end
     assert process.wait(120) == 0
     process.stdout.close()
+    return replies
+
+
+RELEASES = """
+import torch
+from etude.study import execute, worker
+
+states = iter([True, True, False])
+events = []
+
+def run(cell, folder):
+    events.append("cell")
+    if len(events) == 3:
+        raise ValueError("nobody foresaw this")
+    return execute.CellResult(cell.key, " ".join(events))
+
+def release():
+    events.append("release")
+    return next(states)
+
+execute.run_cell, execute.release_memory = run, release
+worker.main()
+"""
+
+
+def test_memory_is_given_back_after_each_cell(tmp_path: Path) -> None:
+    """Whatever became of the cell; and a GPU that is lost is told."""
+    first, second, third = send_cells(RELEASES, tmp_path, 3)
+    assert first == vars(CellResult("abc", "cell"))
+    assert second == vars(CellResult("abc", "ValueError: nobody foresaw this"))
+    assert third == vars(CellResult("abc", "cell release cell release cell", lost=True))

@@ -1,8 +1,9 @@
 """Executors of cells: this process, several local processes, or a Ray cluster.
 
-All three accept a cell when it is ready and return its result; order and dependencies belong to `runner.py`.
-Worker processes exchange lines of JSON. One that dies loses only its own cell and is replaced; when the parent dies,
-its children see their input end and stop at once, which loses nothing (see cells.py).
+All three accept a cell when it is ready and return its result; order, dependencies and what is tried again belong to
+`queue.py`. Worker processes exchange lines of JSON. One that dies loses only its own cell and is replaced, and so is
+one whose GPU was lost; when the parent dies, its children see their input end and stop at once, which loses nothing
+(see cells.py).
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from etude.errors import UserError
 from etude.extras import require
 from etude.study.cells import Cell
-from etude.study.execute import CellResult, run_cell
+from etude.study.execute import CellResult, release_memory, run_cell
 
 
 class Executor(Protocol):
@@ -35,6 +37,10 @@ class Executor(Protocol):
 
     def wait(self) -> CellResult:
         """Wait for the next cell that finishes."""
+        ...
+
+    def shares_memory(self, cell: Cell) -> bool:
+        """Whether cells that run at the same time may take the memory that this one needs."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -55,7 +61,16 @@ class SerialExecutor:
         self.waiting.append(cell)
 
     def wait(self) -> CellResult:
-        return run_cell(self.waiting.pop(0), self.folder, self.quiet)
+        """Run the next cell; UserError where this process has lost its GPU, since every other cell would fail, too."""
+        cell = self.waiting.pop(0)
+        result = run_cell(cell, self.folder, self.quiet)
+        release_memory()
+        if result.lost:
+            raise UserError(f"{cell.title}: {result.error} What is done is kept, and it goes on from its checkpoint.")
+        return result
+
+    def shares_memory(self, cell: Cell) -> bool:
+        return False
 
     def __enter__(self) -> Self:
         return self
@@ -67,18 +82,31 @@ class SerialExecutor:
 # --- processes of this machine ----------------------------------------------------------------------
 
 
+RECOVERY = 120.0  # seconds that a new process waits for those that lost the same GPU to end
+
+
 @dataclass
 class Worker:
+    """A process that runs cells, one at a time."""
+
     number: int
     process: subprocess.Popen[str]
+    gpu: str | None = None
+    is_busy: bool = False
+    is_suspect: bool = False  # another process lost their GPU since its cell began: it may have lost it, too
 
 
 class ProcessExecutor:
+    """Runs cells in processes of this machine, which share its GPUs."""
+
     def __init__(self, folder: Path, workers: int) -> None:
         self.folder, self.slots = folder, workers
         self.pending: queue.Queue[Cell | None] = queue.Queue()
         self.results: queue.Queue[CellResult] = queue.Queue()
-        self.workers: list[Worker] = []
+        self.workers: dict[int, Worker] = {}
+        self.changed = threading.Condition()  # held while workers are looked at
+        self.lost_at, self.is_closed = -RECOVERY, False
+        self.gpus = _list_gpus()
         self.threads = [
             threading.Thread(target=self._serve, args=(number,), daemon=True, name=f"etude-cells-{number}")
             for number in range(workers)
@@ -90,34 +118,69 @@ class ProcessExecutor:
     def wait(self) -> CellResult:
         return self.results.get()
 
+    def shares_memory(self, cell: Cell) -> bool:
+        """Whether there are more processes than GPUs, or none of these."""
+        return not self.gpus or self.slots > len(self.gpus)
+
     def _serve(self, number: int) -> None:
-        """Feed cells to one worker process, restarting it when it dies."""
-        worker: Worker | None = None
+        """Feed cells to one worker process, and to another one when it dies or loses its GPU."""
         while (cell := self.pending.get()) is not None:
             try:
-                if worker is None or worker.process.poll() is not None:
-                    worker = self._start_worker(number)
-                result = self._run_in(worker, cell)
+                result = self._run_in(self._take_worker(number), cell)
             except Exception as error:  # a process that cannot start: whoever waits for the cell would wait for ever
                 result = CellResult(cell.key, f"its process could not run it: {error}")
+            self._put_back(number, result.lost)
             self.results.put(result)
+
+    def _take_worker(self, number: int) -> Worker:
+        """Return the process of a thread, or a new one."""
+        with self.changed:
+            worker = self.workers.get(number)
+            if worker is None or worker.process.poll() is not None:
+                # under NVIDIA's MPS nobody gets the device before all that lost it have gone
+                gpu, patience = self._choose_gpu(number), self.lost_at + RECOVERY - time.monotonic()
+                self.changed.wait_for(lambda: self.is_closed or not self._has_suspects(gpu), max(0.0, patience))
+                if self.is_closed:
+                    raise RuntimeError("the study has ended")
+                worker = self.workers[number] = self._start_worker(number)
+            worker.is_busy = True
+        return worker
+
+    def _put_back(self, number: int, is_lost: bool) -> None:
+        """Let a process wait for its next cell; where its GPU was lost, end it and all that wait with the same one."""
+        with self.changed:
+            if (worker := self.workers.get(number)) is None:
+                return
+            worker.is_busy = worker.is_suspect = False  # it was asked whether its GPU is there
+            if is_lost:
+                self.lost_at = time.monotonic()
+                for other in self.workers.values():
+                    if other.gpu == worker.gpu and other.is_busy:
+                        other.is_suspect = True
+                    elif other.gpu == worker.gpu:
+                        _stop(other.process)
+            self.changed.notify_all()
+
+    def _has_suspects(self, gpu: str | None) -> bool:
+        return any(worker.gpu == gpu and worker.is_suspect for worker in self.workers.values())
+
+    def _choose_gpu(self, number: int) -> str | None:
+        return self.gpus[number % len(self.gpus)] if self.gpus else None
 
     def _start_worker(self, number: int) -> Worker:
         threads = max(1, (os.cpu_count() or 1) // self.slots)
         # split the cores unless the caller set a number of threads: more threads than cores slow each other down
         environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
-        gpus = _list_gpus()
-        if gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
+        gpu = self._choose_gpu(number)
+        if gpu is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = gpu
         paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(paths)
         process = subprocess.Popen(
             [sys.executable, "-m", "etude.study.worker", str(self.folder)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment,
         )  # fmt: skip
-        worker = Worker(number, process)
-        self.workers.append(worker)
-        return worker
+        return Worker(number, process, gpu)
 
     def _run_in(self, worker: Worker, cell: Cell) -> CellResult:
         process = worker.process
@@ -144,12 +207,30 @@ class ProcessExecutor:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for _ in self.threads:
             self.pending.put(None)
-        for worker in self.workers:
-            if worker.process.stdin is not None:
-                with contextlib.suppress(OSError):  # of one that died with a cell half written to it
-                    worker.process.stdin.close()  # it sees the end of its input and stops
-        for worker in self.workers:
+        with self.changed:
+            self.is_closed = True
+            self.changed.notify_all()
+            workers = list(self.workers.values())
+        for worker in workers:
+            _close_input(worker.process)
+        for worker in workers:
             worker.process.wait()
+
+
+def _close_input(process: subprocess.Popen[str]) -> None:
+    """Let a worker see the end of its input: it stops."""
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):  # of one that died with a cell half written to it
+            process.stdin.close()
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """End a worker that runs no cell, whatever the state that its GPU left it in."""
+    _close_input(process)
+    try:
+        process.wait(RECOVERY)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def _list_gpus() -> list[str]:
@@ -196,7 +277,8 @@ class RayExecutor:
     """Runs each cell as a Ray task. All machines must see the study's folder under the same path.
 
     A cell on a machine that is lost goes to another one, as often as that happens, and goes on from its checkpoint; one
-    that is done is not done again (execute.py). Needs may be parts of a GPU: small cells share one.
+    that is done is not done again (execute.py). Needs may be parts of a GPU: small cells share one, and a cell
+    that ran out of memory gets a part twice as large.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -207,6 +289,7 @@ class RayExecutor:
         self.folder = folder.resolve()
         self.owns_cluster = not ray.is_initialized()
         self.running: dict[Any, RayTask] = {}
+        self.exhausted: dict[str, float] = {}  # parts of a GPU whose memory ran out, by cell
         self.counted, self.cpus = -COUNTED_EVERY, 1
 
     @property
@@ -228,29 +311,47 @@ class RayExecutor:
     def _submit(self, cell: Cell, deaths: int) -> None:
         # Ray itself cannot tell a machine that went from a cell that ends its process
         task = self.ray.remote(_run_remote).options(
-            num_cpus=cell.needs.get("cpus", 1), num_gpus=cell.needs.get("gpus", 0), max_retries=0
+            num_cpus=cell.needs.get("cpus", 1), num_gpus=self._count_gpus(cell), max_retries=0
         )
-        result = task.remote(cell.dump(), str(self.folder))
+        result = task.remote(cell.dump(), str(self.folder), deaths >= RETRIES)
         self.running[result] = RayTask(cell, deaths, list_machines(self.ray))
+
+    def _count_gpus(self, cell: Cell) -> float:
+        if cell.key in self.exhausted:
+            return min(1.0, 2 * self.exhausted[cell.key])
+        return cell.needs.get("gpus", 0)
 
     def wait(self) -> CellResult:
         while True:
             ready, _ = self.ray.wait(list(self.running), num_returns=1)
             task = self.running.pop(ready[0])
             try:
-                return CellResult(**json.loads(self.ray.get(ready[0])))
+                result = CellResult(**json.loads(self.ray.get(ready[0])))
+                if result.out_of_memory:
+                    self.exhausted[result.key] = self._count_gpus(task.cell)
+                return result
             except Exception as error:  # a node that went, a worker that was killed: Ray has many classes for it
                 is_lost = type(error).__name__ == "NodeDiedError" or not task.machines <= list_machines(self.ray)
                 if not is_lost and task.deaths >= RETRIES:
                     return CellResult(task.cell.key, f"Ray lost it: {str(error).strip().splitlines()[-1]}")
                 self._submit(task.cell, task.deaths + (not is_lost))
 
+    def shares_memory(self, cell: Cell) -> bool:
+        """Whether a cell had a part of a GPU, of which there is more; machines and their memory are Ray's to share."""
+        return 0 < self.exhausted.get(cell.key, cell.needs.get("gpus", 0)) < 1
+
     def __exit__(self, *_: Any) -> None:
         if self.owns_cluster:
             self.ray.shutdown()
 
 
-def _run_remote(cell: str, folder: str) -> str:
-    """Run a cell on a machine of the cluster; arguments and result are JSON text."""
+def _run_remote(cell: str, folder: str, is_last: bool) -> str:
+    """Run a cell on a machine of the cluster; arguments and result are JSON text.
+
+    Ray keeps processes: one that lost its GPU ends, which makes Ray start another for the cell unless this `is_last`.
+    """
     result = run_cell(Cell.parse(cell), Path(folder))
-    return json.dumps(vars(result))
+    release_memory()
+    if result.lost and not is_last:
+        os._exit(1)
+    return json.dumps(vars(replace(result, lost=False)))

@@ -24,6 +24,7 @@ from etude.study import planner, results
 from etude.study.cell_archive import import_cells
 from etude.study.cells import PRETRAININGS, Cell, CellStore
 from etude.study.claim_scope import base_cells
+from etude.study.execute import release_memory
 from etude.study.executors import Executor, ProcessExecutor, RayExecutor, SerialExecutor
 from etude.study.folder_checksums import open_for_writing, write_checksums
 from etude.study.leaderboard import render_leaderboard_html, render_markdown
@@ -348,6 +349,7 @@ def select_cells(plan: Plan, only: str | None) -> list[Cell]:
 
 def _make_executor(on: ExecutorName, folder: Path, workers: int, quiet: bool) -> Executor:
     folder.mkdir(parents=True, exist_ok=True)
+    release_memory()  # speeds were measured in this process, and cells need the GPU
     if on == "ray":
         return RayExecutor(folder)
     return ProcessExecutor(folder, workers) if on == "processes" else SerialExecutor(folder, quiet)

@@ -1,6 +1,6 @@
 """Worker process that runs cells: one line of JSON in, one out.
 
-Started by executors.py; it ends when its input ends.
+Started by executors.py; it ends when its input ends. After each cell it gives memory back, since others share the GPU.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import queue
 import sys
 import threading
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 
@@ -41,7 +42,7 @@ def main() -> None:
 
     from etude.errors import explain_os_error
     from etude.study.cells import Cell
-    from etude.study.execute import CellResult, run_cell
+    from etude.study.execute import CellResult, release_memory, run_cell
 
     folder = Path(sys.argv[1])
     while True:
@@ -53,6 +54,8 @@ def main() -> None:
         except Exception as error:
             traceback.print_exc()
             result = CellResult(cell.key, f"{type(error).__name__}: {error}")
+        if not release_memory():
+            result = replace(result, lost=True)
         replies.write(json.dumps(vars(result)) + "\n")
         replies.flush()
 
