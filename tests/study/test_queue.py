@@ -36,6 +36,9 @@ class InstantExecutor:
             self.store.finish(cell.key, {"seconds": 1.0, "kind": cell.kind})
         return CellResult(cell.key)
 
+    def shares_memory(self, cell: Cell) -> bool:
+        return True
+
     def __enter__(self) -> InstantExecutor:
         return self
 
@@ -124,3 +127,160 @@ def test_a_long_queue_is_not_looked_through_for_each_cell(tmp_path: Path, monkey
     executor = InstantExecutor(store)
     assert not run_cells(store, cells, executor, lambda _: None, Visit(minutes=100.0))
     assert executor.order == [cell.title for cell in cells] and asked[0] <= 2 * len(cells)
+
+
+class FullGpu:
+    """Runs cells that take memory, so many seconds each; one that finds too little runs out, as all others go on."""
+
+    def __init__(self, store: CellStore, sizes: dict[str, int], memory: int, slots: int) -> None:
+        self.store, self.sizes, self.memory, self.slots = store, sizes, memory, slots
+        self.running: dict[str, Cell] = {}
+        self.refused: list[CellResult] = []
+        self.order: list[str] = []
+        self.crowds: list[int] = []
+        self.is_shared = True
+
+    def submit(self, cell: Cell) -> None:
+        self.order.append(cell.title)
+        assert len(self.running) + len(self.refused) < self.slots
+        if sum(self.sizes[other.title] for other in self.running.values()) + self.sizes[cell.title] > self.memory:
+            self.refused.append(CellResult(cell.key, "Memory ran out on the GPU (4 rows).", out_of_memory=True))
+        else:
+            self.running[cell.key] = cell
+
+    def wait(self) -> CellResult:
+        if self.refused:
+            return self.refused.pop(0)
+        self.crowds.append(len(self.running))
+        key, cell = next(iter(self.running.items()))
+        del self.running[key]
+        with self.store.lock(key):
+            self.store.finish(key, {"seconds": 1.0, "kind": cell.kind})
+        return CellResult(key)
+
+    def shares_memory(self, cell: Cell) -> bool:
+        return self.is_shared
+
+    def __enter__(self) -> FullGpu:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CellStore:
+    store = CellStore(tmp_path / "cells")
+    store.folder.mkdir()
+    return store
+
+
+def test_cells_whose_memory_ran_out_beside_others_are_tried_again(store: CellStore) -> None:
+    """On a GPU that holds six of them, 22 of 34 cells failed for ever."""
+    cells = [make_cell(f"cell {number}") for number in range(34)]
+    executor = FullGpu(store, {cell.title: 1 for cell in cells}, memory=6, slots=12)
+    messages: list[str] = []
+    assert run_cells(store, cells, executor, messages.append) == {}
+    assert {store.state(cell.key) for cell in cells} == {"done"}
+    again = [line for line in messages if "memory ran out" in line]
+    assert again[0] == "cell 6: memory ran out beside 11 other cells; it is tried again, with at most 11 at once"
+    assert len(again) <= 12, "six too many at first, and a few trials of seven later"
+    assert min(executor.crowds[:-6]) >= 5, "the GPU is not emptier than it has to be"
+    assert messages[-1].startswith("[34/34]")
+
+
+def test_what_took_the_memory_may_end(store: CellStore) -> None:
+    """Five evaluations leave room for one cell; after them all slots are used again."""
+    cells = [make_cell(f"evaluation {number}", seconds=9.0) for number in range(5)]
+    cells += [make_cell(f"cell {number:03d}") for number in range(400)]
+    sizes = {cell.title: 23 if cell.title.startswith("evaluation") else 5 for cell in cells}
+    executor = FullGpu(store, sizes, memory=120, slots=12)
+    assert run_cells(store, cells, executor, lambda _: None) == {}
+    assert executor.crowds[-20] == 12
+    assert len(executor.order) - len(cells) <= 12
+
+
+def test_a_cell_that_is_too_large_alone_fails_and_the_rest_is_done(store: CellStore) -> None:
+    cells = [make_cell(f"cell {number}") for number in range(30)]
+    cells[0] = make_cell("large", seconds=9.0)
+    executor = FullGpu(store, {cell.title: 7 if cell.title == "large" else 1 for cell in cells}, memory=6, slots=12)
+    errors = run_cells(store, cells, executor, lambda _: None)
+    assert errors == {cells[0].key: "Memory ran out on the GPU (4 rows)."}
+    assert executor.order.count("large") <= 6, "beside 11, 10, 8, 4 others, and alone"
+    assert [store.state(cell.key) for cell in cells] == ["absent", *["done"] * 29]
+
+
+def test_a_large_cell_gets_the_whole_gpu(store: CellStore) -> None:
+    cells = [*(make_cell(f"cell {number}") for number in range(30)), make_cell("large"), make_cell("child", "large")]
+    executor = FullGpu(store, {cell.title: 6 if cell.title == "large" else 1 for cell in cells}, memory=6, slots=12)
+    assert run_cells(store, cells, executor, lambda _: None) == {}
+    assert executor.order[-1] != "large", "it does not wait until nothing else is left"
+
+
+def test_cells_that_share_no_memory_are_not_tried_again(store: CellStore) -> None:
+    """One process a GPU: fewer of them would not help."""
+    cells = [make_cell(f"cell {number}") for number in range(4)]
+    executor = FullGpu(store, {cell.title: 7 if cell.title == "cell 0" else 1 for cell in cells}, memory=6, slots=2)
+    executor.is_shared = False
+    assert list(run_cells(store, cells, executor, lambda _: None)) == [cells[0].key]
+    assert executor.order.count("cell 0") == 1
+
+
+def test_cells_are_tried_again_in_a_visit_and_when_the_plan_changes(store: CellStore) -> None:
+    cells = [make_cell(f"cell {number}") for number in range(20)]
+    late = [make_cell(f"late {number}") for number in range(20)]
+    executor = FullGpu(store, {cell.title: 1 for cell in [*cells, *late]}, memory=6, slots=12)
+    plans = iter([None] * 3 + [[*cells, *late]])
+    messages: list[str] = []
+    visit = Visit(minutes=100.0)
+    assert run_cells(store, cells, executor, messages.append, visit, lambda: next(plans, None)) == {}
+    assert {store.state(cell.key) for cell in [*cells, *late]} == {"done"}
+    assert messages[-1].startswith("[40/40]")
+    assert executor.order.index("cell 19") < executor.order.index("late 0"), "in the order of the visit"
+
+
+def test_time_that_is_up_leaves_a_cell_whose_memory_ran_out(store: CellStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = [make_cell(f"cell {number}") for number in range(8)]
+    executor, visit, messages = FullGpu(store, {cell.title: 1 for cell in cells}, 6, 8), Visit(minutes=100.0), []
+    submit = executor.submit
+
+    def be_late(cell: Cell) -> None:
+        submit(cell)
+        visit.minutes = 1e-9 if len(executor.order) == 8 else visit.minutes
+
+    monkeypatch.setattr(executor, "submit", be_late)
+    assert run_cells(store, cells, executor, messages.append, visit) == {}
+    assert messages[-1] == "The time is up: 2 of 8 cells are left for the next visit."
+
+
+class LosingExecutor(InstantExecutor):
+    """Loses the GPU of some cells, so many times each."""
+
+    def __init__(self, store: CellStore, losses: dict[str, int]) -> None:
+        super().__init__(store)
+        self.losses = losses
+
+    def wait(self) -> CellResult:
+        title = self.running[0].title
+        if self.losses.get(title, 0):
+            self.losses[title] -= 1
+            return CellResult(self.running.pop(0).key, "its GPU failed (CUDA error).", lost=True)
+        return super().wait()
+
+
+def test_a_cell_whose_gpu_was_lost_is_tried_once_more(store: CellStore) -> None:
+    cells = [make_cell("once"), make_cell("twice"), make_cell("never")]
+    executor, messages = LosingExecutor(store, {"once": 1, "twice": 2}), list[str]()
+    errors = run_cells(store, cells, executor, messages.append)
+    assert errors == {cells[1].key: "its GPU failed (CUDA error)."}
+    assert [store.state(cell.key) for cell in cells] == ["done", "absent", "done"]
+    assert messages[0] == "once: its GPU failed; it is tried once more, in a new process"
+
+
+def test_a_stored_failure_of_memory_is_cleared_when_its_cell_begins(store: CellStore) -> None:
+    cell = make_cell("cell")
+    store.fail(cell.key, "")
+    (store.failure_folder(cell.key) / "checksums.json").unlink()
+    (store.failure_folder(cell.key) / "error.json").write_text('{"message": "Memory ran out on the GPU (4 rows)."}')
+    assert run_cells(store, [cell], InstantExecutor(store), lambda _: None) == {}
+    assert store.state(cell.key) == "done" and not store.failure_folder(cell.key).exists()

@@ -1,7 +1,9 @@
 """The queue of a study or several: cells in their order, each as soon as what it starts from is done.
 
-A cell that fails is reported, with those that depend on it, and the rest continues. Where the cells of a study follow
-from the outcome of others (trials of pre-training), the queue grows while it runs: no slot waits for a stage to end.
+A cell that fails is reported, with those that depend on it, and the rest continues. One whose memory ran out beside
+others waits and is tried again beside fewer (concurrency.py), and one whose GPU was lost once more in a new process.
+Where the cells of a study follow from the outcome of others (trials of pre-training), the queue grows while it runs: no
+slot waits for a stage to end.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from itertools import islice
 from etude.errors import WriteError
 from etude.stages import report_stage
 from etude.study.cells import PRETRAININGS, Cell, CellStore
-from etude.study.execute import Interrupted
+from etude.study.concurrency import Concurrency
+from etude.study.execute import CellResult, Interrupted
 from etude.study.executors import Executor
 from etude.study.visit import Visit, missing_bases
 
@@ -36,6 +39,7 @@ def run_cells(
     total, start, active = len(waiting), time.monotonic(), 0
     errors: dict[str, str] = {}
     running: set[str] = set()
+    retries = Retries(executor)
     finished = set(by_key) - {cell.key for cell in waiting}
     if len(finished) and total:
         on_progress(f"{len(finished)} of {len(cells)} cells are there already")
@@ -49,14 +53,18 @@ def run_cells(
         if executor.slots > 1 and not visit.keeps_order:
             # the longest first, so that nobody waits at the end for one that was begun late
             ready.sort(key=lambda cell: (cell.kind not in PRETRAININGS, -cell.seconds))
-        free = max(0, executor.slots - active)
+        ready.sort(key=retries.rank)
+        slots = retries.count_slots()
         # one by one: of a thousand that are ready a few are asked about
-        fitting = (cell for cell in ready if visit.fits(cell, executor.slots, finished.__contains__))
-        for cell in islice(fitting, free):
+        fitting = (cell for cell in ready if visit.fits(cell, slots, finished.__contains__))
+        for cell in islice(fitting, max(0, slots - active)):
             waiting.remove(cell)
             visit.begin(cell)
             if not store.has_run(cell.key):
                 store.forget(cell.key)  # a result from elsewhere, kept until now: time may be up before its turn
+            if store.state(cell.key) != "failed":
+                store.clear_failure(cell.key)  # one of an earlier version that does not count
+            retries.begin(cell)
             executor.submit(cell)
             running.add(cell.key)
             active += 1
@@ -74,6 +82,10 @@ def run_cells(
             raise Interrupted
         if result.unwritten:
             raise WriteError(result.error)
+        if (reason := retries.end(cell, result)) is not None:
+            waiting.insert(0, cell)
+            on_progress(f"{cell.title}: {reason}")
+            continue
         planned_seconds += cell.seconds
         if result.error is None:
             finished.add(result.key)
@@ -90,8 +102,51 @@ def run_cells(
             waiting = [cell for cell in opened if cell.key not in running and cell.key not in errors]
             finished |= {cell.key for cell in replanned} - {cell.key for cell in opened}
             total = done_before + active + len(waiting)
+            retries.keep(waiting)
     visit.export(store)
     return errors
+
+
+class Retries:
+    """Which failures are no cell's own: they go back into the queue, and say why."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        self.concurrency = Concurrency()
+        self.lost: set[str] = set()  # cells whose GPU was lost
+
+    def count_slots(self) -> int:
+        """Cells that may run at once."""
+        return self.concurrency.allow(self.executor.slots)
+
+    def rank(self, cell: Cell) -> int:
+        """Return 0 for a cell that is tried again: it comes first, since room is made for it."""
+        return int(cell.key not in self.concurrency.shortages and cell.key not in self.lost)
+
+    def begin(self, cell: Cell) -> None:
+        self.concurrency.begin(cell.key)
+
+    def end(self, cell: Cell, result: CellResult) -> str | None:
+        """Count a cell that ended; returns why it is tried again, or None if it is not."""
+        key, concurrency = cell.key, self.concurrency
+        neighbours = concurrency.neighbours[key]
+        if result.out_of_memory and neighbours and self.executor.shares_memory(cell):
+            concurrency.run_out(key)
+            limit = concurrency.allow(self.executor.slots)
+            others = f"{neighbours} other cell{'s' if neighbours > 1 else ''}"
+            return f"memory ran out beside {others}; it is tried again, with at most {limit} at once"
+        if result.error is None:
+            concurrency.finish(key)
+            return None
+        concurrency.leave(key)
+        if result.lost and key not in self.lost:
+            self.lost.add(key)
+            return "its GPU failed; it is tried once more, in a new process"
+        return None
+
+    def keep(self, waiting: Sequence[Cell]) -> None:
+        """Make no room for cells that are not to run any more."""
+        self.concurrency.keep({cell.key for cell in waiting} | self.concurrency.neighbours.keys())
 
 
 def _open_queue(store: CellStore, cells: Sequence[Cell], visit: Visit) -> list[Cell]:
