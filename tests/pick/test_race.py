@@ -341,7 +341,16 @@ def test_a_contender_without_answers_is_noted(data: PickData, tmp_path: Path) ->
     assert race.notes[1]["ko"].startswith("slow: 15겹 중 0겹")
 
 
-@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory.")])
+def explain(error: Exception) -> UserError:
+    """As the training loop does."""
+    explained = UserError("memory ran out: set train.micro_tokens=64.")
+    explained.__cause__ = error
+    return explained
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory."), explain(MemoryError())], ids=repr
+)
 def test_memory_that_runs_out_ends_a_contender_alone(error: Exception, data: PickData, tmp_path: Path) -> None:
     """A start that was too large for the card ended the whole pick by a traceback."""
     failures: list[Exception | None] = [error, None]

@@ -31,6 +31,7 @@ from etude.study.cells import CellStore
 from etude.study.code_hash import fingerprint as code_fingerprint
 from etude.study.text_source import hash_json
 from etude.text.corpus.corpus import Corpus
+from etude.train.failures import is_machine_error
 
 Label = dict[str, str]
 
@@ -193,7 +194,8 @@ def run_pretraining(store: CellStore, planned: Pretraining, deadline: float) -> 
                     shorten=True,
                 )  # fmt: skip
         except UserError as error:
-            store.fail(planned.key, str(error))
+            if not is_machine_error(error):
+                store.fail(planned.key, str(error))
             raise
         raise_if_interrupted(run, deadline)
         lines = run.metrics()

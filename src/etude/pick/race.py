@@ -40,6 +40,7 @@ from etude.study.cells import CellStore
 from etude.study.text_source import hash_json
 from etude.tasks.base import Answer
 from etude.train import checkpoint
+from etude.train.failures import is_machine_error
 from etude.transfer import probe
 
 ANSWERS = "answers.jsonl"
@@ -325,7 +326,8 @@ class Race:
                     start = time.monotonic() - contender.seconds_before(work)
                     answers = contender.answer(self.data, train, valid, work, deadline)
                 except UserError as error:
-                    self.store.fail(key, str(error))
+                    if not is_machine_error(error):
+                        self.store.fail(key, str(error))
                     raise
                 lines = "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
                 checkpoint.write_text(work / ANSWERS, lines)
