@@ -91,11 +91,11 @@ class Service:
         if name is None:
             if len(able) == 1:
                 return self.models[able[0]]
-            raise Problem(422, f"Several runs have {kind}: name one in the field 'run': {', '.join(able)}.")
+            raise Problem(422, f"Several runs have /{kind}: name one in the field 'run': {', '.join(able)}.")
         if name not in self.models:
             raise Problem(404, f"There is no run '{name}'. There are: {', '.join(self.models)}.")
         if name not in able:
-            raise Problem(404, f"The run '{name}' has no {kind}. Those that have: {', '.join(able)}.")
+            raise Problem(404, f"The run '{name}' has no /{kind}. Those that have: {', '.join(able)}.")
         return self.models[name]
 
     def describe(self) -> About:
