@@ -6,6 +6,7 @@ import importlib.util
 import os
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from etude.nn import lstm
 from etude.nn.fusion import disable_fusion
-from etude.nn.lstm import LSTM, LSTMState, Path
+from etude.nn.lstm import LSTM, LSTMState
+from etude.nn.lstm import Path as Implementation
 from etude.nn.triton import availability
 from tests.nn.test_lstm import make_layout
 
 LENGTHS = [3, 7, 1, 0, 5, 7, 2]  # ties, a single token, an empty sequence in the middle
-PATHS: tuple[Path, Path] = ("scan", "fused")
+PATHS: tuple[Implementation, Implementation] = ("scan", "fused")
 ROUNDING = {"atol": 1e-5, "rtol": 1e-5}  # of float32
 
 
@@ -38,7 +40,9 @@ def build(size: int, projection: int | None, cell_clip: float | None, projection
     return layer
 
 
-def results(layer: LSTM, lengths: list[int], path: Path | None, reverse: bool, device: str = "cpu") -> list[Tensor]:
+def results(
+    layer: LSTM, lengths: list[int], path: Implementation | None, reverse: bool, device: str = "cpu"
+) -> list[Tensor]:
     """Outputs, last states, and the gradients of inputs, initial states and all weights."""
     layer, layout = layer.to(device), make_layout(lengths).to(device)
     dtype, draw = layer.input.weight.dtype, torch.Generator().manual_seed(1)
@@ -215,6 +219,53 @@ def test_as_much_is_stored_as_by_the_plain_scan_or_less() -> None:
         stored[path] = sum(sizes.values())
         del kept
     assert 0 < stored["fused"] <= stored["scan"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+@pytest.mark.parametrize("projection", [256, None])
+def test_kernels_compile_for_a_gpu_without_one(
+    projection: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Down to the machine code of a Hopper GPU, from the launches of a whole scan: the interpreter knows no types."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("runs without the interpreter")
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.driver import driver
+
+    from etude.nn.triton import lstm_step
+
+    class Hopper:
+        def get_current_target(self) -> GPUTarget:
+            return GPUTarget("cuda", 90, 32)
+
+        def get_current_device(self) -> int:
+            return 0
+
+        def get_current_stream(self, device: int) -> int:
+            return 0
+
+    variants: dict[str, set[str]] = {}
+
+    def compile_only(kernel: Any, name: str) -> Watched:
+        def launch(grid: tuple[int, int], *args: Any, **options: Any) -> None:
+            compiled = kernel.warmup(*args, grid=grid, **options)
+            assert compiled.asm["cubin"]
+            variants.setdefault(name, set()).add(compiled.hash)
+
+        return Watched(launch)
+
+    driver.set_active(Hopper())
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    names = ["_forward_step", "_backward_step", *(["_clip_hidden", "_add_hidden_grads"] if projection else [])]
+    for name in names:
+        monkeypatch.setattr(lstm_step, name, compile_only(getattr(lstm_step, name), name))
+    layer, layout = build(512, projection, 3.0, 3.0), make_layout([3, 2])
+    for is_half in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_half):
+            outputs, _ = layer(torch.randn(5, 6), layout, path="fused")
+        torch.autograd.grad(outputs.sum(), list(layer.parameters()))
+    # one for float32 and one for bf16: neither the number of rows nor where they begin makes another one
+    assert {name: len(hashes) for name, hashes in variants.items()} == dict.fromkeys(names, 2)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
