@@ -290,7 +290,7 @@ class _Drawing:
         left = max(sample.limit - int(count) for sample, count in zip(samples, counts, strict=True))
         self.steps = max(0, min(AHEAD, left))
         self.keys: Tensor | None = None  # (steps, S)
-        if sampling.temperature == 0:
+        if sampling.temperature == 0 or not self.steps:
             return
         keys = np.array([sample.key for sample in samples], np.uint64)
         numbers = counts + np.arange(self.steps)[:, None]  # (steps, S)
