@@ -8,12 +8,14 @@ of each first tag (start), of each pair of neighbours (transitions) and of each 
 Everything is computed in log space and at least in float32. The forward variables are normalised at every step, and a
 likelihood is the sum of the terms of its steps: two sums of thousands of terms are never subtracted from each other,
 so sequences may have any length. A step handles all sequences that still have a token, longest first
-(`nn.lstm.Schedule`), so nothing is computed for padding.
+(`nn.lstm.Schedule`), so nothing is computed for padding. On a GPU a kernel goes through all tokens of a sequence, up to
+MOST_TAGS tags (nn/triton/crf.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,10 +24,12 @@ from torch import Tensor, nn
 from etude.nn.lstm import Schedule
 from etude.nn.packed import Layout
 from etude.nn.precision import upcast
+from etude.nn.triton import availability
 
 # Not -inf: a logsumexp over only -inf has no gradient, and where no allowed path exists (a sentence of one
 # word, and tags that only begin or end chunks) the least forbidden one is still an answer.
 FORBIDDEN = -1e4
+MOST_TAGS = 64  # transitions of more do not fit into the registers of a kernel
 
 
 @dataclass(frozen=True)
@@ -110,9 +114,17 @@ class CRF(nn.Module):
 
         Each row of forward variables sums to 1 as probabilities. With `reverse` the recursion runs from the other end.
         """
-        schedule = Schedule.from_layout(layout, reverse)
-        if not schedule.batch_sizes:
+        if not layout.total:
             return emissions, emissions.sum(-1)
+        if (kernels := _find_kernels(emissions)) is not None:
+            variables, norms = kernels.Scan.apply(emissions, start, transitions, layout.bounds, reverse)
+            return variables, norms
+        return self._forward_stepwise(emissions, layout, start, transitions, reverse)
+
+    def _forward_stepwise(
+        self, emissions: Tensor, layout: Layout, start: Tensor, transitions: Tensor, reverse: bool
+    ) -> tuple[Tensor, Tensor]:
+        schedule = Schedule.from_layout(layout, reverse)
         sorted_emissions = emissions[schedule.sorted_tokens]
         variables: list[Tensor] = []
         norms: list[Tensor] = []
@@ -131,11 +143,15 @@ class CRF(nn.Module):
     @torch.no_grad()
     def decode(self, emissions: Tensor, layout: Layout) -> Tensor:
         """(N, K) -> (N,) the tags of the best allowed path of each sequence (Viterbi 1967)."""
-        schedule = Schedule.from_layout(layout, reverse=False)
-        if not schedule.batch_sizes:
+        if not layout.total:
             return torch.zeros(0, dtype=torch.long, device=emissions.device)
         start, transitions, end = self._scores(constrained=True)
-        sorted_emissions = upcast(emissions)[schedule.sorted_tokens]
+        emissions = upcast(emissions)
+        if (kernels := _find_kernels(emissions)) is not None:
+            path: Tensor = kernels.decode(emissions, start, transitions, end, layout.bounds)
+            return path
+        schedule = Schedule.from_layout(layout, reverse=False)
+        sorted_emissions = emissions[schedule.sorted_tokens]
         pointers: list[Tensor] = []
         finals: list[Tensor] = []  # of the sequences that have ended, shortest first
         best, start_index = sorted_emissions[: schedule.batch_sizes[0]] + start, schedule.batch_sizes[0]
@@ -157,6 +173,12 @@ class CRF(nn.Module):
             previous = backpointers.gather(1, paths[-1][:, None])[:, 0]
             paths.append(torch.cat([previous, current[batch_size:previous_batch_size]]))
         return torch.cat(paths[::-1])[schedule.unsorted_tokens]
+
+
+def _find_kernels(emissions: Tensor) -> Any:  # ModuleType | None
+    """Return nn/triton/crf.py where it serves these emissions (N, K)."""
+    is_possible = emissions.is_cuda and emissions.dtype == torch.float32 and emissions.shape[1] <= MOST_TAGS
+    return availability.kernel_module("crf") if is_possible and not torch.compiler.is_compiling() else None
 
 
 @dataclass

@@ -17,7 +17,7 @@ from torch import Tensor
 
 Result = TypeVar("Result")
 
-_disabled: list[bool] = []  # not empty: within plain()
+_disabled: list[bool] = []  # not empty: within disable_fusion()
 
 
 @contextlib.contextmanager
@@ -31,11 +31,6 @@ def disable_fusion(enabled: bool = True) -> Iterator[None]:
         yield
     finally:
         _disabled.pop()
-
-
-def is_fusion_disabled() -> bool:
-    """Whether a `disable_fusion` context is active."""
-    return bool(_disabled)
 
 
 def fuse(function: Callable[..., Result]) -> Callable[..., Result]:

@@ -24,8 +24,8 @@ from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from etude.nn.draws import draw_tokens
-from etude.nn.fusion import is_fusion_disabled
 from etude.nn.precision import matmul_dtype, upcast
+from etude.nn.triton import availability
 
 OnLogits = Callable[[Tensor, Tensor | None], None]  # (C, V') logits, and a bias (V,) that is not in them yet
 
@@ -345,17 +345,16 @@ def _gpu_chunk_losses_and_grad(
     on_logits: OnLogits,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the losses and gradient of a chunk by a kernel, in the memory of the logits themselves."""
-    if is_fusion_disabled() or states.dtype == torch.float64:
+    kernels = availability.kernel_module("cross_entropy")
+    if kernels is None or states.dtype == torch.float64:
         product = states @ table.t()
         on_logits(product, bias)
         return _losses_and_grad(product, bias, targets, vocab, needs_grad)
-    from etude.nn.triton.cross_entropy import loss_and_grad_  # brings Triton along
-
     # the product adds a bias at no cost; a kernel would read it again for every slot
     padded_bias = None if bias is None else F.pad(bias.to(states.dtype), (0, len(table) - vocab))
     product = F.linear(states, table, padded_bias)
     on_logits(product, None)
-    losses = loss_and_grad_(product, targets, vocab)
+    losses = kernels.loss_and_grad_(product, targets, vocab)
     return losses, product if needs_grad else None
 
 
