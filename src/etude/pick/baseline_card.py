@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import shlex
-from pathlib import Path
+from etude.runs.model_card import USE
 
 
-def format_baseline_card(folder: Path, label: str, kind: str, labels: int, temperature: float) -> str:
-    """Return the model card in Markdown of a model in `folder`, learnt from so many labels of a task."""
+def format_baseline_card(name: str, label: str, kind: str, labels: int, temperature: float) -> str:
+    """Return the model card in Markdown of the model in a folder `name`, learnt from so many labels of a task.
+
+    It goes where the model goes: no path of this machine stands in it.
+    """
     probabilities = "as they are" if temperature == 1.0 else f"calibrated: logits divided by {temperature:.3g}"
-    return f"""# {folder.name}
+    return f"""# {name}
 
 {label[0].upper()}{label[1:]} for the task {kind}, chosen by `etude pick` and learnt from all {labels:,} labels.
-Probabilities are {probabilities}. What else was tried, its scores and its errors: `{folder.parent / "report.html"}`.
+Probabilities are {probabilities}. What else was tried, its scores and its errors: `report.html` in the folder of the pick.
 
-    etude predict {shlex.quote(str(folder))} < lines.txt
+{USE}
+In this folder:
 
-In Python: `etude.load({str(folder)!r}).predict(["a text"])`.
-`{folder / "export"}` holds the same model for numpy alone, with the code that reads it (`predict.py`).
+    etude evaluate . FILE
+    etude predict . < lines.txt
+
+In Python: `etude.load(".").predict(inputs)`.
+`export` holds the same model for numpy alone, with the code that reads it (`predict.py`).
 """

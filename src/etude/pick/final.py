@@ -238,7 +238,7 @@ def write_best(
     if is_baseline(writing):
         temperature = 1.0 if scaling is None else scaling.temperature
         labels, kind = len(race.data.refit_on), race.data.labelled.kind
-        card = format_baseline_card(out, contender.label["en"], kind, labels, temperature)
+        card = format_baseline_card(out.name, contender.label["en"], kind, labels, temperature)
         (writing / MODEL_CARD).write_text(card, encoding="utf-8")
     shutil.rmtree(out, ignore_errors=True)
     writing.rename(out)
