@@ -14,7 +14,7 @@ def format_baseline_card(name: str, label: str, kind: str, labels: int, temperat
     return f"""# {name}
 
 {label[0].upper()}{label[1:]} for the task {kind}, chosen by `etude pick` and learnt from all {labels:,} labels.
-Probabilities are {probabilities}. What else was tried, its scores and its errors: `report.html` in the folder of the pick.
+Probabilities are {probabilities}. What else was tried, its scores and its errors: `report.html` in the pick's folder.
 
 {USE}
 In this folder:
