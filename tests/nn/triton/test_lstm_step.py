@@ -306,16 +306,21 @@ def test_equals_the_plain_scan_on_a_gpu(case: str, reverse: bool) -> None:
 
 @pytest.mark.gpu
 def test_the_size_of_a_bilm_on_a_gpu() -> None:
-    """In float32 and in bf16, ragged, by the path that is chosen; the same to the bit again."""
+    """In float32 and in bf16, ragged, by the path that is chosen; the same to the bit again.
+
+    Among millions of cells some are so near to a clip that rounding decides whether they pass a gradient, in every
+    implementation. So gradients have to be as near to those in float64 as the plain scan's are.
+    """
     torch.set_float32_matmul_precision("highest")
-    layer, lengths = build(512, 256, 0.5, 0.3).cuda(), [32] * 500 + list(range(40))
+    layer, lengths = build(512, 256, 0.5, 0.3), [32] * 500 + list(range(40))
     assert lstm.choose_path(torch.device("cuda", 0), torch.float32, has_clip=True) == "fused"
-    exact = results(layer, lengths, "scan", False, "cuda")
-    check_equal(results(layer, lengths, None, False, "cuda"), exact)
+    exact = results(layer.double(), lengths, "scan", False, "cuda")
+    plain, actual = (results(layer.float(), lengths, path, False, "cuda") for path in ("scan", None))
+    check_equal(actual[:3], plain[:3])
+    check_near(actual, plain, exact, factor=3.0)
     with torch.autocast("cuda", dtype=torch.bfloat16):
-        rough = results(layer, lengths, "scan", False, "cuda")
-        actual, repeated = (results(layer, lengths, None, False, "cuda") for _ in range(2))
-    check_near(actual, rough, exact)
+        plain, actual, repeated = (results(layer, lengths, path, False, "cuda") for path in ("scan", None, None))
+    check_near(actual, plain, exact)
     assert all(torch.equal(left, right) for left, right in zip(actual, repeated, strict=True))
 
 
