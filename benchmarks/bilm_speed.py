@@ -1,4 +1,4 @@
-"""How fast is a biLM? One LSTM layer by its two paths and by a plain loop, and whole steps of a recipe.
+"""How fast is a biLM? One LSTM layer by its paths and by a plain loop, and whole steps of a recipe.
 
     python benchmarks/bilm_speed.py                               # on a GPU if there is one, else a CPU
     python benchmarks/bilm_speed.py --recipe elmo --lanes 384     # the published size
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from etude.chance import Chance
-from etude.nn.lstm import LSTM
+from etude.nn.lstm import LSTM, Path
 from etude.nn.packed import Layout
 from etude.recipes.schema import Recipe
 from etude.recipes.size import synthetic_corpus
@@ -70,7 +70,9 @@ def layers(width: int, cells: int, lanes: int, device: torch.device, half: bool)
     layout = Layout.from_bounds(np.arange(lanes + 1) * UNROLL, UNROLL).to(device)
     x = torch.randn(lanes * UNROLL, width, device=device, requires_grad=True)
     found = {}
-    for name, clip in (("plain loop", 3.0), ("scan", 3.0), ("scan, no clip", None), ("torch, no clip", None)):
+    rows: list[tuple[str, float | None]] = [("plain loop", 3.0), ("scan", 3.0), ("scan, no clip", None)]
+    rows += [("fused", 3.0)] if device.type == "cuda" else []
+    for name, clip in (*rows, ("torch, no clip", None)):
         torch.manual_seed(0)
         layer = LSTM(width, cells, projection=width, cell_clip=clip, projection_clip=clip).to(device)
 
@@ -79,7 +81,8 @@ def layers(width: int, cells: int, lanes: int, device: torch.device, half: bool)
                 if name == "plain loop":
                     output = plain(layer, x, lanes)
                 else:
-                    output, _ = layer(x, layout, path="torch" if name.startswith("torch") else "scan")
+                    path: Path = "torch" if name.startswith("torch") else "fused" if name == "fused" else "scan"
+                    output, _ = layer(x, layout, path=path)
                 output.float().square().sum().backward()
             layer.zero_grad()
             x.grad = None
