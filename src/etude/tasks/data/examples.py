@@ -133,19 +133,29 @@ def value_of(record: Mapping[str, Any], column: str, where: str) -> Any:
 
 
 TEXT_ROLES = ("text", "first", "second", "question", "context", "query", "candidate", "source", "target", "tokens")
-NO_LABELS = ("id", "idx", "guid", "index", "number", "")
+LABEL_ROLES = ("label", "labels", "tags", "value", "answer", "answers", "choices", "candidates", "entities")
+NUMBERING = ("id", "idx", "guid", "index", "number", "")  # columns that say nothing of a record
 
 
 def _find_example(record: Mapping[str, Any], column: str, role: str) -> str:
-    """Return a column that the record has: the nearest by name, else its longest text or shortest label."""
+    """Return a column that may be meant: the nearest by name, else the longest text or shortest label; else "COLUMN".
+
+    A column that has the name of a role has that role: a text is not proposed as the label that is missing.
+    """
     values = {str(name): "" if value is None else str(value) for name, value in record.items()}
     near = difflib.get_close_matches(column, values, n=1, cutoff=0.5)
-    others = [name for name in values if name.casefold() not in NO_LABELS] or list(values) or ["review"]
     if near:
         return near[0]
-    if role in TEXT_ROLES:
-        return max(others, key=lambda other: len(values.get(other, "")))
-    return min(reversed(others), key=lambda other: len(values.get(other, "")))
+    lengths = {
+        name: len(value)
+        for name, value in values.items()
+        if name.casefold() not in (*TEXT_ROLES, *LABEL_ROLES, *NUMBERING)
+    }
+    if not lengths:
+        return "COLUMN"
+    return (
+        max(lengths, key=lengths.__getitem__) if role in TEXT_ROLES else min(reversed(lengths), key=lengths.__getitem__)
+    )
 
 
 def text_of(record: Mapping[str, Any], column: str, where: str) -> str:
