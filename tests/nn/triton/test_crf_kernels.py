@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from etude.nn import crf as plain
 from etude.nn.crf import CRF, MOST_TAGS
 from etude.nn.packed import Layout
 from tests.nn.test_crf import make_layout, random_allowed
+from tests.nn.triton.launches import compile_launches
 
 LENGTHS = [3, 4, 1, 0, 4]  # ties, a single token, an empty sequence in the middle
 
@@ -89,6 +93,22 @@ def test_a_long_sequence_stays_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(found["path"], expected["path"])
     torch.testing.assert_close(found["partition"].double(), expected["partition"], rtol=1e-5, atol=0)
     torch.testing.assert_close(found["marginals"].double(), expected["marginals"], rtol=0, atol=1e-4)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_kernels_compile_for_a_gpu_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One variant each for few tags and for the most, both ways: neither sequences nor tags within 16 make another."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("runs without the interpreter")
+    from etude.nn.triton import crf as kernels
+
+    variants = compile_launches(kernels, ["_forward", "_backward", "_decode"], monkeypatch, tmp_path)
+    monkeypatch.setattr(plain, "_find_kernels", lambda given: kernels)
+    monkeypatch.setattr(
+    )  # nothing is written
+    for tags in (9, 13, MOST_TAGS - 1):
+        compute(*example(tags, limited=False))
+    assert {name: len(found) for name, found in variants.items()} == {"_forward": 4, "_backward": 4, "_decode": 2}
 
 
 def test_kernels_are_for_a_gpu_and_few_tags() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from etude.nn.lstm import LSTM, LSTMState
 from etude.nn.lstm import Path as Implementation
 from etude.nn.triton import availability
 from tests.nn.test_lstm import make_layout
+from tests.nn.triton.launches import Watched, compile_launches
 
 LENGTHS = [3, 7, 1, 0, 5, 7, 2]  # ties, a single token, an empty sequence in the middle
 PATHS: tuple[Implementation, Implementation] = ("scan", "fused")
@@ -174,16 +174,6 @@ class Launches(TorchDispatchMode):
         return Watched(launch)
 
 
-class Watched:
-    """A kernel whose launches are counted."""
-
-    def __init__(self, launch: Callable[..., None]) -> None:
-        self.launch = launch
-
-    def __getitem__(self, grid: Any) -> Any:
-        return partial(self.launch, grid)
-
-
 @pytest.mark.interpreted
 @pytest.mark.parametrize(("projection", "launches"), [(12, 8), (None, 4)])
 def test_a_token_is_few_launches(projection: int | None, launches: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,36 +219,10 @@ def test_kernels_compile_for_a_gpu_without_one(
     """Down to the machine code of a Hopper GPU, from the launches of a whole scan: the interpreter knows no types."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("runs without the interpreter")
-    from triton.backends.compiler import GPUTarget
-    from triton.runtime.driver import driver
-
     from etude.nn.triton import lstm_step
 
-    class Hopper:
-        def get_current_target(self) -> GPUTarget:
-            return GPUTarget("cuda", 90, 32)
-
-        def get_current_device(self) -> int:
-            return 0
-
-        def get_current_stream(self, device: int) -> int:
-            return 0
-
-    variants: dict[str, set[str]] = {}
-
-    def compile_only(kernel: Any, name: str) -> Watched:
-        def launch(grid: tuple[int, int], *args: Any, **options: Any) -> None:
-            compiled = kernel.warmup(*args, grid=grid, **options)
-            assert compiled.asm["cubin"]
-            variants.setdefault(name, set()).add(compiled.hash)
-
-        return Watched(launch)
-
-    driver.set_active(Hopper())
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     names = ["_forward_step", "_backward_step", *(["_clip_hidden", "_add_hidden_grads"] if projection else [])]
-    for name in names:
-        monkeypatch.setattr(lstm_step, name, compile_only(getattr(lstm_step, name), name))
+    variants = compile_launches(lstm_step, names, monkeypatch, tmp_path)
     layer, layout = build(512, projection, 3.0, 3.0), make_layout([3, 2])
     for is_half in (False, True):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_half):

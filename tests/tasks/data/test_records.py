@@ -122,7 +122,11 @@ def write(folder: Path, name: str, content: str) -> Path:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "y"}\n', r"a\.jsonl:2: there is no column 'label'.* -c label=COLUMN;"),
+        (
+            "a.jsonl",
+            '{"text": "x", "label": 1}\n{"text": "y"}\n',
+            r"a\.jsonl:2: there is no column 'label'.* -c label=COLUMN;",
+        ),
         ("a.jsonl", '{"txt": "x", "label": 1}\n', r":1: there is no column 'text'. Did you mean 'txt'"),
         ("a.jsonl", '{"text": "x", "label": 1}\n\n{"text": " ", "label": 1}\n', r":3: the text .* is empty"),
         ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "x", "label": \n', r":2: not JSON"),
