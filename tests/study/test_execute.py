@@ -103,10 +103,16 @@ def test_a_lost_gpu_is_no_property_of_a_cell(tmp_path: Path, monkeypatch: pytest
     message = f"its GPU failed ({reason}). Run the study again to try it again."
     assert run_cell(CELL, store.folder) == CellResult(CELL.key, message, lost=True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(UserError) as missing:
         resolve_device("cuda")
     fail_with(monkeypatch, missing.value)
     assert run_cell(CELL, store.folder) == CellResult(CELL.key, str(missing.value)), "there never was one"
+    with monkeypatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "0")
+        assert run_cell(CELL, store.folder).lost, "a worker was given one"
+        fail_with(patch, UserError("There is no file test.jsonl."))
+        assert not run_cell(CELL, store.folder).lost
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     result = run_cell(CELL, store.folder)
     assert result.lost and "there is none here" in str(result.error), "there was one before"

@@ -13,6 +13,7 @@ import contextlib
 import gc
 import logging
 import math
+import os
 import re
 import shutil
 import time
@@ -57,6 +58,7 @@ from etude.train.loader import Loader
 from etude.transfer import finetune
 
 OUTCOME = "outcome.npy"
+NO_DEVICE = "wants a CUDA device"  # how train/device.py says that there is none
 WINDOW = 3  # last lines of the log whose mean loss tells whether a run learnt or diverged
 
 
@@ -118,12 +120,17 @@ def _describe_failure(key: str, error: Exception) -> CellResult | None:
         return CellResult(key, message, out_of_memory=True)
     if isinstance(error, OSError):
         return None
-    if is_device_error(error):
+    if is_device_error(error) or _lacks_given_gpu(error):
         if not isinstance(error, UserError):
             traceback.print_exc()  # where in its kernels, nobody else will know
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         return CellResult(key, f"its GPU failed ({reason}). Run the study again to try it again.", lost=True)
     return CellResult(key, str(error)) if isinstance(error, UserError) else None
+
+
+def _lacks_given_gpu(error: Exception) -> bool:
+    """Whether a process that was given a GPU finds none: under NVIDIA's MPS, while others live that lost it."""
+    return NO_DEVICE in str(error) and bool(os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def release_memory() -> bool:
