@@ -104,8 +104,6 @@ def test_kernels_compile_for_a_gpu_without_one(tmp_path: Path, monkeypatch: pyte
 
     variants = compile_launches(kernels, ["_forward", "_backward", "_decode"], monkeypatch, tmp_path)
     monkeypatch.setattr(plain, "_find_kernels", lambda given: kernels)
-    monkeypatch.setattr(
-    )  # nothing is written
     for tags in (9, 13, MOST_TAGS - 1):
         compute(*example(tags, limited=False))
     assert {name: len(found) for name, found in variants.items()} == {"_forward": 4, "_backward": 4, "_decode": 2}
