@@ -52,12 +52,17 @@ def test_blanks_are_parted_by_an_empty_line(run: Callable[..., str]) -> None:
     assert [bool(line) for line in lines] == [True, True, False, True, True, False]
 
 
-def test_a_token_that_is_a_space_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """Unigram tokenizers have one: its column was empty."""
-    guesses = [Guess(" ", 0.2, "그는 에서 일한다."), Guess("는", 0.1, "그는는에서 일한다.")]
+def test_a_token_of_white_space_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Unigram tokenizers and those of characters have such: the column of a space was empty."""
+    guesses = [
+        Guess(" ", 0.2, "그는 에서 일한다."),
+        Guess("는", 0.1, "그는는에서 일한다."),
+        Guess("\t", 0.1, "그는\t에서"),
+    ]
     present_fill(lambda: [guesses])  # type: ignore[arg-type]
-    assert capsys.readouterr().out.split("\n")[:2] == [
+    assert capsys.readouterr().out.split("\n")[:3] == [
         " 20.00%  (space)      그는 에서 일한다.", " 10.00%  는           그는는에서 일한다.",
+        " 10.00%  (\\t)         그는\t에서",
     ]  # fmt: skip
 
 

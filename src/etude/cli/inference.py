@@ -147,9 +147,14 @@ def present_fill(call: Call[list[list[Guess]]]) -> None:
         if number:
             echo()
         for guess in guesses:
-            token = guess.token if guess.token.strip() else "(space)"  # a piece of unigram and byte tokenizers
+            token = guess.token if guess.token.strip() else _name_white_space(guess.token)
             padding = " " * (12 - cell_len(token))  # columns of a terminal: a Korean letter takes two
             echo(f"{guess.probability:7.2%}  {token}{padding} {guess.text}")
+
+
+def _name_white_space(token: str) -> str:
+    """Name a token that would not be seen: a piece of unigram tokenizers and of those of characters."""
+    return "(space)" if token == " " else f"({ascii(token)[1:-1]})"
 
 
 def present_perplexity(call: Call[Perplexity]) -> None:
