@@ -145,7 +145,11 @@ def test_the_command_line(corpus: Path, teacher: Path, tmp_path: Path) -> None:
         ({"distill.temperature": 0}, "greater than 0"),
         ({"model.width": 16}, "set model.width=32, or distill.cosine_weight=0"),
         ({"model.width": 16, "distill.cosine_weight": 0}, "set distill.start=random"),
-        ({"model.context": 64, "objective.length": 64}, "The teacher sees 32 tokens: set model.context=32, or less."),
+        (
+            {"model.context": 64, "objective.length": 64},
+            "set model.context=32 objective.length=32, or less.",
+        ),
+        ({"model.context": 64}, "The teacher sees 32 tokens: set model.context=32, or less."),
         ({"model.width": 16, "model.context": 64}, "or distill.cosine_weight=0. The teacher sees 32 tokens"),
         ({"distill.layers": [5, 6]}, "0 to 2, for each of 2"),
         ({"objective.sentence": "order", "model.pooler": True}, "no sentence task"),
@@ -153,6 +157,13 @@ def test_the_command_line(corpus: Path, teacher: Path, tmp_path: Path) -> None:
         ({f"distill.{name}_weight": 0 for name in ("soft", "mlm", "cosine")}, "nothing is learnt"),
         ({"distill.attention_weight": 1}, "are no whole number for each of the student's 2"),
         ({"distill.attention_weight": 1, "model.layers": 3, "model.heads": 4}, "set model.heads=2"),
+        (  # a student made for BERT-base: one message leads to a student that fits
+            {"distill.hidden_weight": 1, "distill.attention_weight": 1, "model.width": 36, "model.heads": 12},
+            "set model.width=32 model.heads=2, or distill.cosine_weight=0. Attention is learnt head by head, and the "
+            "student has 12, its teacher 2: set model.heads=2, or distill.attention_weight=0. The teacher's 3 layers "
+            "are no whole number for each of the student's 2: name one for each with distill.layers, from 0 to 2, or "
+            "set model.layers=1.",
+        ),
     ],
 )
 def test_what_does_not_fit_is_told_and_nothing_is_written(

@@ -187,6 +187,13 @@ def test_it_goes_on_after_a_stop_to_the_same_bits(
         transfer.resume(kept, quiet=True)
 
 
+def test_the_card_of_an_unfinished_student_prints_the_command_that_goes_on(inside: Path, teacher: Path) -> None:
+    """`etude evaluate` and `predict` refuse it: its head has learnt nothing."""
+    card = (inside / "README.md").read_text(encoding="utf-8")
+    assert "etude finetune . classify --teacher TEACHER" in card and "etude predict" not in card
+    assert "etude predict . < lines.txt" in (teacher / "README.md").read_text(encoding="utf-8")
+
+
 def test_labels_are_the_teachers(base: Bases, reviews: Files, teacher: Path, tmp_path: Path) -> None:
     """Examples at hand may lack one of them, and may not have others."""
     lines = [json.loads(line) for line in reviews[0].read_text(encoding="utf-8").splitlines()]

@@ -36,7 +36,7 @@ from etude.nn.soft_targets import OutputLayer, soft_divergence
 from etude.nn.states import States
 from etude.objectives import masked
 from etude.objectives.base import Stat, Term
-from etude.objectives.distillation.matching import Matching, MatchingSettings
+from etude.objectives.distillation.matching import Matching, MatchingSettings, find_mismatches
 from etude.objectives.distillation.teacher import Teacher
 from etude.objectives.masked import Masked, MaskedBatch
 from etude.objectives.parts.heads import MaskedHead, table_width, token_table
@@ -81,20 +81,24 @@ class Distill(Masked):
         if self.sentence is not None:
             problems.append("A student has no sentence task: set objective.sentence=none and model.pooler=false.")
         if settings.cosine_weight and model.width != teacher.model.width:
+            width = teacher.model.width
+            heads = f" model.heads={teacher.model.settings.heads}" if width % model.settings.heads else ""
             problems.append(
-                f"Between states of width {model.width} and the teacher's of {teacher.model.width} there is no angle: "
-                f"set model.width={teacher.model.width}, or distill.cosine_weight=0."
+                f"Between states of width {model.width} and the teacher's of {width} there is no angle: "
+                f"set model.width={width}{heads}, or distill.cosine_weight=0."
             )
         if not (settings.trains_head or settings.cosine_weight or settings.matches_layers):
             problems.append(
                 "All weights of distill are 0 and nothing is learnt: set one, such as distill.soft_weight=5."
             )
         if model.context > teacher.model.context:
-            problems.append(
-                f"The teacher sees {teacher.model.context} tokens: set model.context={teacher.model.context}, or less."
-            )
+            limit = teacher.model.context
+            length = f" objective.length={limit}" if (self.length or 0) > limit else ""
+            problems.append(f"The teacher sees {limit} tokens: set model.context={limit}{length}, or less.")
         if self.settings.pair_rate and teacher.model.settings.segments == 1:
             problems.append("The teacher has one kind of segment and reads no pairs: set objective.pair_rate=0.")
+        if settings.matches_layers:
+            problems += find_mismatches(settings, model, teacher.model)
         if problems:
             raise UserError(" ".join(problems))
         self.teacher = teacher.eval()

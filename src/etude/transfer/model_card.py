@@ -64,11 +64,20 @@ def format_model_card(run: Run, recipe: Recipe, plan: Plan, result: TrainResult 
 | date | {datetime.now(UTC).date().isoformat()} |
 
 {_format_scores(scores, origin)}{USE}
-In this folder:
+{_format_use(plan)}
+"""
+
+
+def _format_use(plan: Plan) -> str:
+    """The commands for the folder of the run; where its head has learnt nothing yet, the one that goes on."""
+    if plan.distill is not None and not plan.distill.answers:
+        return f"""It has learnt what is inside its teacher, and its head nothing yet. To go on, in this folder:
+
+    etude finetune . {plan.kind} --teacher TEACHER --train FILE --dev FILE -o ANOTHER"""
+    return """In this folder:
 
     etude evaluate . FILE
-    etude predict . < lines.txt
-"""
+    etude predict . < lines.txt"""
 
 
 def _format_scores(rows: str, origin: str) -> str:

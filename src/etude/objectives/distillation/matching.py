@@ -52,13 +52,9 @@ class Matching(nn.Module):
     def __init__(self, settings: MatchingSettings, model: Transformer, teacher: Transformer) -> None:
         super().__init__()
         own, target = model.settings, teacher.settings
-        if settings.attention_weight and own.heads != target.heads:
-            raise UserError(
-                f"Attention is learnt head by head, and the student has {own.heads}, its teacher {target.heads}: "
-                f"set model.heads={target.heads}, or distill.attention_weight=0."
-            )
-        if settings.attention_weight and (own.window is not None or target.window is not None):
-            raise UserError("Banded layers have no scores beyond their window: set distill.attention_weight=0.")
+        problems = find_mismatches(settings, model, teacher)
+        if problems:
+            raise UserError(" ".join(problems))
         self.settings, self.heads, self.widths = settings, own.heads, (model.width, teacher.width)
         self.layers = matched_layers(own.layers, target.layers, settings.layers)
         matches_states = settings.hidden_weight or (settings.embedding_weight and settings.projections == "one")
@@ -115,14 +111,33 @@ def _squared_error(fit: nn.Linear | None, student: Tensor, teacher: Tensor) -> T
     return (upcast(fit(student)) - upcast(teacher)).square().sum()
 
 
+def find_mismatches(settings: MatchingSettings, model: Transformer, teacher: Transformer) -> list[str]:
+    """Everything for which a student's layers cannot be matched to its teacher's, a sentence each."""
+    own, target = model.settings, teacher.settings
+    problems = []
+    if settings.attention_weight and own.heads != target.heads:
+        problems.append(
+            f"Attention is learnt head by head, and the student has {own.heads}, its teacher {target.heads}: "
+            f"set model.heads={target.heads}, or distill.attention_weight=0."
+        )
+    if settings.attention_weight and (own.window is not None or target.window is not None):
+        problems.append("Banded layers have no scores beyond their window: set distill.attention_weight=0.")
+    try:
+        matched_layers(own.layers, target.layers, settings.layers)
+    except UserError as error:
+        problems.append(str(error))
+    return problems
+
+
 def matched_layers(student: int, teacher: int, layers: list[int] | None) -> list[int]:
     """The teacher's layer, from 0, that each of the student's learns from: the last of its share."""
     if layers is not None:
         return check_layers(student, teacher, layers)
     if teacher % student:
+        even = max(count for count in range(1, min(student, teacher) + 1) if teacher % count == 0)
         raise UserError(
             f"The teacher's {teacher} layers are no whole number for each of the student's {student}: "
-            f"name one for each with distill.layers, from 0 to {teacher - 1}, or change model.layers."
+            f"name one for each with distill.layers, from 0 to {teacher - 1}, or set model.layers={even}."
         )
     share = teacher // student
     return [share * (layer + 1) - 1 for layer in range(student)]
