@@ -1,6 +1,6 @@
 """A CRF step by step, by our kernels, and by a peer: likelihood with its gradient, and the best paths.
 
-    python benchmarks/crf_speed.py                      # sentences of 1 to 60 tokens with 17 and 49 tags, 32 and 256 at once
+    python benchmarks/crf_speed.py                      # sentences of 1 to 60 tokens, 17 and 49 tags, 32 and 256 at once
     TRITON_INTERPRET=1 python benchmarks/crf_speed.py --sequences 3 --length 4 --tags 5 --rounds 1     # without a GPU
     pip install pytorch-crf                             # the peer, where it is wanted
 
@@ -68,9 +68,8 @@ def compare(calls: dict[str, Call], rounds: int, decodes: bool, device: torch.de
     expected = next(iter(calls.values()))()
     for name, call in calls.items():
         first = call()[0].cpu()  # compiles, and warms up
-        if not (
-            torch.equal(first, expected[0].cpu()) if decodes else torch.isclose(first, expected[0].cpu(), rtol=1e-4)
-        ):
+        is_same = torch.equal if decodes else partial(torch.isclose, rtol=1e-4)
+        if not is_same(first, expected[0].cpu()):
             raise SystemExit(f"{name} gives another result")
     seconds = np.empty((rounds, len(calls)))
     for turn in range(rounds):
@@ -114,9 +113,8 @@ def main() -> None:
                     calls["kernels"] = partial(run, *given, chosen, layout, True, decodes)
                 if importlib.util.find_spec("torchcrf"):
                     calls["pytorch-crf"] = partial(run_peer, *given, chosen, layout, decodes)
-                print(
-                    f"{'best paths' if decodes else 'likelihood and gradient'}: {sequences} sequences, {layout.total} tokens, {tags} tags"
-                )
+                work = "best paths" if decodes else "likelihood and gradient"
+                print(f"{work}: {sequences} sequences, {layout.total} tokens, {tags} tags")
                 compare(calls, arguments.rounds, decodes, device)
 
 
