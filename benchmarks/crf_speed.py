@@ -1,8 +1,8 @@
 """A CRF step by step, by our kernels, and by a peer: likelihood with its gradient, and the best paths.
 
-    python benchmarks/crf_speed.py                      # sentences of 1 to 60 tokens, 17 and 49 tags, 32 and 256 at once
+    python benchmarks/crf_speed.py                 # sentences of 1 to 60 tokens, 17 and 49 tags, 32 and 256 at once
     TRITON_INTERPRET=1 python benchmarks/crf_speed.py --sequences 3 --length 4 --tags 5 --rounds 1     # without a GPU
-    pip install pytorch-crf                             # the peer, where it is wanted
+    pip install pytorch-crf                        # the peer, where it is wanted
 
 By the clock of the host, launches included, in turns whose order changes, so that what else the machine does meets all
 of them. The table has the median and the quartiles of the turns, and the ratio to the plain form, turn by turn. All
