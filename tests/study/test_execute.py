@@ -15,7 +15,7 @@ from etude.errors import UserError
 from etude.study import execute
 from etude.study.cell_archive import export_cells, import_cells
 from etude.study.cells import Cell, CellStore
-from etude.study.execute import OUTCOME, CellResult, load_outcome, release_memory, run_cell
+from etude.study.execute import OUTCOME, CellResult, load_outcome, release_memory, retains_memory, run_cell
 from etude.tasks.outcomes import mean_outcome
 from etude.train import checkpoint
 from etude.train.device import resolve_device
@@ -148,10 +148,13 @@ def test_memory_is_given_back_where_a_gpu_was_used(monkeypatch: pytest.MonkeyPat
     cycle.append(cycle)
     tensor = weakref.ref(cycle[0])
     del cycle
-    assert release_memory() and calls == [] and tensor() is None
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 2 << 30)
+    assert release_memory() and calls == [] and tensor() is None and not retains_memory()
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert release_memory() and calls == ["synchronize", "empty_cache"]
+    assert release_memory() and calls == ["synchronize", "empty_cache"] and retains_memory()
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 300 << 20)
+    assert not retains_memory()
 
     def raise_error() -> None:
         raise torch.AcceleratorError("CUDA error: device-side assert triggered")

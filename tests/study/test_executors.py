@@ -43,8 +43,8 @@ for line in sys.stdin:
     time.sleep(cell["arguments"].get("seconds", 0))
     if cell["arguments"].get("dies"):
         os._exit(3)
-    lost = cell["arguments"].get("lost", False)
-    print(json.dumps({"key": cell["key"], "error": str(os.getpid()), "lost": lost}), flush=True)
+    flags = {name: cell["arguments"].get(name, False) for name in ("lost", "retains_memory")}
+    print(json.dumps({"key": cell["key"], "error": str(os.getpid()), **flags}), flush=True)
 """
 
 
@@ -84,6 +84,12 @@ def test_a_process_that_lost_its_gpu_is_replaced(obedient: Callable[[int], Proce
         assert second["c"] == second["d"] != first["a"]
 
 
+def test_a_process_that_cannot_give_its_memory_back_is_replaced(obedient: Callable[[int], ProcessExecutor]) -> None:
+    with obedient(1) as executor:
+        first = collect(executor, order("a"), order("b", retains_memory=True))
+        assert first["a"] == first["b"] != collect(executor, order("c"))["c"]
+
+
 def test_processes_that_wait_lose_the_same_gpu(obedient: Callable[[int], ProcessExecutor]) -> None:
     """Under MPS nobody gets the device back before all of them have ended; those of another GPU are not concerned."""
     with obedient(4) as executor:
@@ -103,18 +109,18 @@ def test_a_new_process_waits_for_those_that_may_have_lost_the_gpu(obedient: Call
         slow = executor.workers[0]
         slow.is_busy = True
         executor.workers[2].is_busy = True
-        executor._put_back(2, is_lost=True)
+        executor._put_back(2, CellResult("a", "its GPU failed", lost=True))
         assert slow.is_suspect and slow.process.poll() is None and executor.workers[2].process.poll() is not None
         thread = threading.Thread(target=executor._take_worker, args=(2,), daemon=True)
         thread.start()
         thread.join(0.3)
         assert thread.is_alive(), "it waits"
-        executor._put_back(0, is_lost=False)
+        executor._put_back(0, CellResult("b"))
         thread.join(60)
         assert not thread.is_alive() and executor.workers[2].process.poll() is None
         assert not slow.is_suspect and slow.process.poll() is None, "its cell ended well: it has its GPU"
         slow.is_busy = True
-        executor._put_back(2, is_lost=True)
+        executor._put_back(2, CellResult("a", "its GPU failed", lost=True))
         executor.lost_at = time.monotonic() - executors.RECOVERY
         executor._take_worker(2)  # not for ever: a cell that goes on for so long has its GPU
         assert slow.is_suspect and executor.workers[2].process.poll() is None

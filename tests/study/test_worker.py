@@ -56,7 +56,7 @@ RELEASES = """
 import torch
 from etude.study import execute, worker
 
-states = iter([True, True, False])
+states, retained = iter([True, True, False]), iter([False, True])
 events = []
 
 def run(cell, folder):
@@ -69,14 +69,14 @@ def release():
     events.append("release")
     return next(states)
 
-execute.run_cell, execute.release_memory = run, release
+execute.run_cell, execute.release_memory, execute.retains_memory = run, release, lambda: next(retained)
 worker.main()
 """
 
 
 def test_memory_is_given_back_after_each_cell(tmp_path: Path) -> None:
-    """Whatever became of the cell; and a GPU that is lost is told."""
+    """Whatever became of the cell; memory that stays is told, and a GPU that is lost."""
     first, second, third = send_cells(RELEASES, tmp_path, 3)
     assert first == vars(CellResult("abc", "cell"))
-    assert second == vars(CellResult("abc", "ValueError: nobody foresaw this"))
+    assert second == vars(CellResult("abc", "ValueError: nobody foresaw this", retains_memory=True))
     assert third == vars(CellResult("abc", "cell release cell release cell", lost=True))

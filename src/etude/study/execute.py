@@ -58,6 +58,7 @@ from etude.train.loader import Loader
 from etude.transfer import finetune
 
 OUTCOME = "outcome.npy"
+RETAINED = 1 << 30  # bytes of a GPU that a process may hold between two cells
 NO_DEVICE = "wants a CUDA device"  # how train/device.py says that there is none
 WINDOW = 3  # last lines of the log whose mean loss tells whether a run learnt or diverged
 
@@ -76,6 +77,7 @@ class CellResult:
     unwritten: bool = False  # the disk refused a write: the error is no cell's, and no cell can go on
     out_of_memory: bool = False  # beside fewer cells it may not fail
     lost: bool = False  # the GPU of its process: no cell can use one there any more, and another process may
+    retains_memory: bool = False  # its process cannot give back what it holds of the GPU: another one takes its place
 
 
 def run_cell(cell: Cell, folder: Path, quiet: bool = True) -> CellResult:
@@ -137,7 +139,8 @@ def release_memory() -> bool:
     """Give back the memory that this process keeps for later cells; returns whether it still has its GPU, if any.
 
     Processes that share a GPU cannot use what another one has cached: one evaluation may leave more than all trainings
-    beside it need. What was compiled stays, for the next cells of the same model.
+    beside it need. What was compiled stays, for the next cells of the same model, and with it graphs that the compiler
+    recorded on memory of their own (see `retains_memory`).
     """
     gc.collect()  # models and recorded steps hang in cycles
     if not torch.cuda.is_initialized():
@@ -150,6 +153,11 @@ def release_memory() -> bool:
             raise
         return False
     return torch.cuda.is_available()
+
+
+def retains_memory() -> bool:
+    """Whether this process holds more of a GPU than is worth a new one, after it gave back what it could."""
+    return torch.cuda.is_initialized() and torch.cuda.memory_reserved() > RETAINED
 
 
 @contextlib.contextmanager

@@ -2,8 +2,8 @@
 
 All three accept a cell when it is ready and return its result; order, dependencies and what is tried again belong to
 `queue.py`. Worker processes exchange lines of JSON. One that dies loses only its own cell and is replaced, and so is
-one whose GPU was lost; when the parent dies, its children see their input end and stop at once, which loses nothing
-(see cells.py).
+one whose GPU was lost or that cannot give its memory back; when the parent dies, its children see their input end and
+stop at once, which loses nothing (see cells.py).
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class ProcessExecutor:
                 result = self._run_in(self._take_worker(number), cell)
             except Exception as error:  # a process that cannot start: whoever waits for the cell would wait for ever
                 result = CellResult(cell.key, f"its process could not run it: {error}")
-            self._put_back(number, result.lost)
+            self._put_back(number, result)
             self.results.put(result)
 
     def _take_worker(self, number: int) -> Worker:
@@ -146,13 +146,15 @@ class ProcessExecutor:
             worker.is_busy = True
         return worker
 
-    def _put_back(self, number: int, is_lost: bool) -> None:
+    def _put_back(self, number: int, result: CellResult) -> None:
         """Let a process wait for its next cell; where its GPU was lost, end it and all that wait with the same one."""
         with self.changed:
             if (worker := self.workers.get(number)) is None:
                 return
             worker.is_busy = worker.is_suspect = False  # it was asked whether its GPU is there
-            if is_lost:
+            if result.retains_memory:
+                _stop(worker.process)
+            if result.lost:
                 self.lost_at = time.monotonic()
                 for other in self.workers.values():
                     if other.gpu == worker.gpu and other.is_busy:

@@ -42,7 +42,7 @@ def main() -> None:
 
     from etude.errors import explain_os_error
     from etude.study.cells import Cell
-    from etude.study.execute import CellResult, release_memory, run_cell
+    from etude.study.execute import CellResult, release_memory, retains_memory, run_cell
 
     folder = Path(sys.argv[1])
     while True:
@@ -56,6 +56,8 @@ def main() -> None:
             result = CellResult(cell.key, f"{type(error).__name__}: {error}")
         if not release_memory():
             result = replace(result, lost=True)
+        elif retains_memory():
+            result = replace(result, retains_memory=True)
         replies.write(json.dumps(vars(result)) + "\n")
         replies.flush()
 
