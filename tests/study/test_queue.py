@@ -253,6 +253,21 @@ def test_time_that_is_up_leaves_a_cell_whose_memory_ran_out(store: CellStore, mo
     assert messages[-1] == "The time is up: 2 of 8 cells are left for the next visit."
 
 
+def test_no_room_is_made_for_a_cell_that_has_no_time_left(store: CellStore) -> None:
+    """It would have left one slot of twelve for the rest of the visit."""
+    cells = [make_cell("large"), *(make_cell(f"cell {number}") for number in range(60))]
+    executor = FullGpu(store, {cell.title: 13 if cell.title == "large" else 1 for cell in cells}, memory=12, slots=12)
+
+    class ShortVisit(Visit):
+        def fits(self, cell: Cell, *arguments: Any) -> bool:
+            return cell.title != "large" or not any("with at most 1 at once" in line for line in messages)
+
+    messages: list[str] = []
+    assert run_cells(store, cells, executor, messages.append, ShortVisit(minutes=100.0)) == {}
+    assert messages[-1] == "The time is up: 1 of 61 cells are left for the next visit."
+    assert max(executor.crowds[-30:]) >= 8
+
+
 class LosingExecutor(InstantExecutor):
     """Loses the GPU of some cells, so many times each."""
 

@@ -20,14 +20,14 @@ class Concurrency:
         self.limit: float = math.inf  # cells at once
         self.neighbours: dict[str, int] = {}  # of each cell that runs: the most that ran beside it
         self.shortages: Counter[str] = Counter()  # how often memory ran out for a cell
-        self._claims: dict[str, int] = {}  # cells at once until one is done for which it ran out again
+        self.claims: dict[str, int] = {}  # cells at once until one is done for which it ran out again
         self._calm = 0  # cells that ended well since the limit was changed
         self._patience = 1  # rounds of them before one more is tried: twice as many each time that it was too many
         self._has_grown = False
 
     def allow(self, slots: int) -> int:
         """Return how many cells may run at once, at least one."""
-        return int(max(1, min(slots, self.limit, *self._claims.values())))
+        return int(max(1, min(slots, self.limit, *self.claims.values())))
 
     def begin(self, key: str) -> None:
         count = len(self.neighbours)
@@ -36,7 +36,7 @@ class Concurrency:
     def leave(self, key: str) -> None:
         """Count a cell no more that ended in another way than `finish` and `run_out`, or will not run."""
         self.neighbours.pop(key, None)
-        self._claims.pop(key, None)
+        self.claims.pop(key, None)
 
     def finish(self, key: str) -> None:
         """Count a cell that ended well; after enough of them one more runs at once."""
@@ -51,10 +51,10 @@ class Concurrency:
         others = max(1, len(self.neighbours))
         self.shortages[key] += 1
         if self.shortages[key] > 1:
-            self._claims[key] = max(1, others + 1 - 2 ** (self.shortages[key] - 1))
+            self.claims[key] = max(1, others + 1 - 2 ** (self.shortages[key] - 1))
         self._patience *= 2 if self._has_grown else 1
         self.limit, self._calm, self._has_grown = min(self.limit, others), 0, False
 
     def keep(self, keys: set[str]) -> None:
         """Forget claims of cells that are not to run any more."""
-        self._claims = {key: limit for key, limit in self._claims.items() if key in keys}
+        self.claims = {key: limit for key, limit in self.claims.items() if key in keys}

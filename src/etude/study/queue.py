@@ -54,10 +54,13 @@ def run_cells(
             # the longest first, so that nobody waits at the end for one that was begun late
             ready.sort(key=lambda cell: (cell.kind not in PRETRAININGS, -cell.seconds))
         ready.sort(key=retries.rank)
-        slots = retries.count_slots()
+        usual = retries.count_usual_slots()
+        for cell in filter(retries.claims_room, ready):
+            if not visit.fits(cell, usual, finished.__contains__):
+                retries.leave(cell)
         # one by one: of a thousand that are ready a few are asked about
-        fitting = (cell for cell in ready if visit.fits(cell, slots, finished.__contains__))
-        for cell in islice(fitting, max(0, slots - active)):
+        fitting = (cell for cell in ready if visit.fits(cell, usual, finished.__contains__))
+        for cell in islice(fitting, max(0, retries.count_slots() - active)):
             waiting.remove(cell)
             visit.begin(cell)
             if not store.has_run(cell.key):
@@ -116,12 +119,24 @@ class Retries:
         self.lost: set[str] = set()  # cells whose GPU was lost
 
     def count_slots(self) -> int:
-        """Cells that may run at once."""
+        """Cells that may run at once now."""
         return self.concurrency.allow(self.executor.slots)
+
+    def count_usual_slots(self) -> int:
+        """Cells that may run at once where no room is made for one of them."""
+        return int(min(self.executor.slots, self.concurrency.limit))
 
     def rank(self, cell: Cell) -> int:
         """Return 0 for a cell that is tried again: it comes first, since room is made for it."""
         return int(cell.key not in self.concurrency.shortages and cell.key not in self.lost)
+
+    def claims_room(self, cell: Cell) -> bool:
+        """Whether fewer cells run until this one is done."""
+        return cell.key in self.concurrency.claims
+
+    def leave(self, cell: Cell) -> None:
+        """Make no room for a cell that has no time left."""
+        self.concurrency.leave(cell.key)
 
     def begin(self, cell: Cell) -> None:
         self.concurrency.begin(cell.key)
