@@ -6,6 +6,7 @@
 # There, in a checkout, as soon as the folders named have come, with this command or with one before it (`keep FOLDER WORK` takes
 # in what has come, and does no more); each returns at once, and what it began goes on:
 #   bash benchmarks/bare_gpu.sh begin FOLDER WORK         wheels: unpack them, and copy the code
+#   bash benchmarks/bare_gpu.sh speed FOLDER WORK NAME... run these of generation, crf, lstm, steps, and return: they need the card alone
 #   bash benchmarks/bare_gpu.sh tests FOLDER WORK         start `pytest -m gpu`
 #   bash benchmarks/bare_gpu.sh picks FOLDER WORK         pick, minilm: start picks of --mode MODE, PARALLEL at once
 #   bash benchmarks/bare_gpu.sh study FOLDER WORK NAME... text.1, text.2, tasks: prepare the text, start these studies
@@ -38,7 +39,7 @@ print(re.search(r"Requires-Dist: pydantic-core ?\(?(==[\w.]+)", metadata)[1])
 P
     )
     "$python" -m pip download -q -d "$folder/wheels" "${wheels_for[@]}" "pydantic-core$core"
-    "$python" -m pip wheel -q --no-deps -w "$folder/wheels" seqeval
+    "$python" -m pip wheel -q --no-deps -w "$folder/wheels" seqeval pytorch-crf
     "$python" "$here/pick_tasks.py" "$data" --pack "$folder/pick"
     rm -rf "$folder/minilm"; mv "$folder/pick/minilm" "$folder/minilm"
     xz -9 -T0 -f "$folder/minilm/model.safetensors"
@@ -86,6 +87,23 @@ begin() { # FOLDER
     echo "${COMMIT:-$(git -C "$root" rev-parse --short HEAD 2> /dev/null || echo unknown)}" > "$work/commit"
     mkdir -p "$work/tree"; (cd "$root" && tar cf - --exclude="./$(basename "$1")" --exclude=./.git .) | tar xf - -C "$work/tree"
     (cd "$work/tree" && PYTHONPATH="$work/tree/src:$work/packages" python -c "import etude.cli.main, pydantic, seqeval; print(\"pydantic\", pydantic.VERSION)")
+}
+
+speed() { # FOLDER NAME...: each for a minute or two
+    local name line
+    shift
+    for name in "$@"; do
+        case $name in
+        generation) line="generation_speed.py --texts 128 --rounds 4 --kernels 6" ;;
+        crf) line="crf_speed.py --rounds 10" ;;
+        lstm) line="lstm_speed.py --rounds 8" ;;
+        steps) line="recorded_step.py --only mini-mlm mini-electra medium-mlm medium-electra --profile 25 --seconds 100" ;;
+        *) echo "generation, crf, lstm or steps, not $name" >&2; exit 2 ;;
+        esac
+        echo "== $line"
+        (cd "$work/tree" && PYTHONPATH="$work/tree/src:$work/packages" timeout 150 python benchmarks/$line 2>&1) \
+            | tee "$work/speed.$name.log" | tail -n "${LINES_EACH:-40}" || true
+    done
 }
 
 tests() { # FOLDER: compiled kernels are tested as a user runs them, without MPS
@@ -157,14 +175,14 @@ stop() { # NAME: under MPS a process that is killed makes all others lose the de
     echo "under way: $(running)"
 }
 
-command=${1:?pack, keep, begin, tests, picks, study, heads, wait or stop}; shift
+command=${1:?pack, keep, begin, speed, tests, picks, study, heads, wait or stop}; shift
 case $command in
 pack) pack "${1:?DATA}" "${2:?TEXT}" "${3:?FOLDER}" ;;
-keep | begin | tests | picks | study | heads)
+keep | begin | speed | tests | picks | study | heads)
     folder=$(cd "${1:?FOLDER}" && pwd); mkdir -p "${2:?WORK}"; work=$(cd "$2" && pwd); shift 2
     keep "$folder"
     if [ "$command" != keep ]; then "$command" "$folder" "$@"; fi ;;
 wait) work=$(cd "${1:?WORK}" && pwd); wait_for_all "${2:?OUT}" "${3:?SECONDS}" ;;
 stop) work=$(cd "${1:?WORK}" && pwd); stop "${2:?NAME}" ;;
-*) echo "pack, keep, begin, tests, picks, study, heads, wait or stop, not $command" >&2; exit 2 ;;
+*) echo "pack, keep, begin, speed, tests, picks, study, heads, wait or stop, not $command" >&2; exit 2 ;;
 esac
