@@ -96,9 +96,9 @@ def test_processes_that_wait_lose_the_same_gpu(obedient: Callable[[int], Process
         collect(executor, *(order(name, seconds=0.5) for name in "abcd"))
         before = {number: worker.process for number, worker in executor.workers.items()}
         lost = collect(executor, order("e", lost=True))["e"]
-        loser = next(worker for worker in executor.workers.values() if str(worker.process.pid) == lost)
+        loser = next(number for number, process in before.items() if str(process.pid) == lost)
         for number, process in before.items():
-            is_alike = number % 2 == loser.number % 2
+            is_alike = number % 2 == loser % 2
             assert (process.poll() is not None) == is_alike
 
 
@@ -108,9 +108,9 @@ def test_a_new_process_waits_for_those_that_may_have_lost_the_gpu(obedient: Call
             executor.workers[number] = executor._start_worker(number)
         slow = executor.workers[0]
         slow.is_busy = True
-        executor.workers[2].is_busy = True
+        loser = executor.workers[2].process
         executor._put_back(2, CellResult("a", "its GPU failed", lost=True))
-        assert slow.is_suspect and slow.process.poll() is None and executor.workers[2].process.poll() is not None
+        assert slow.is_suspect and slow.process.poll() is None and loser.poll() is not None
         thread = threading.Thread(target=executor._take_worker, args=(2,), daemon=True)
         thread.start()
         thread.join(0.3)

@@ -152,16 +152,24 @@ class ProcessExecutor:
             if (worker := self.workers.get(number)) is None:
                 return
             worker.is_busy = worker.is_suspect = False  # it was asked whether its GPU is there
-            if result.retains_memory:
-                _stop(worker.process)
             if result.lost:
                 self.lost_at = time.monotonic()
-                for other in self.workers.values():
-                    if other.gpu == worker.gpu and other.is_busy:
-                        other.is_suspect = True
-                    elif other.gpu == worker.gpu:
-                        _stop(other.process)
+                for other in [other for other in self.workers.values() if other.gpu == worker.gpu]:
+                    other.is_suspect = other.is_busy
+                    if not other.is_busy:
+                        self._stop(other)
+            elif result.retains_memory:
+                self._stop(worker)
             self.changed.notify_all()
+
+    def _stop(self, worker: Worker) -> None:
+        """End a process that runs no cell, whatever the state that its GPU left it in."""
+        del self.workers[worker.number]
+        _close_input(worker.process)
+        try:
+            worker.process.wait(RECOVERY)
+        except subprocess.TimeoutExpired:
+            worker.process.kill()
 
     def _has_suspects(self, gpu: str | None) -> bool:
         return any(worker.gpu == gpu and worker.is_suspect for worker in self.workers.values())
@@ -224,15 +232,6 @@ def _close_input(process: subprocess.Popen[str]) -> None:
     if process.stdin is not None:
         with contextlib.suppress(OSError):  # of one that died with a cell half written to it
             process.stdin.close()
-
-
-def _stop(process: subprocess.Popen[str]) -> None:
-    """End a worker that runs no cell, whatever the state that its GPU left it in."""
-    _close_input(process)
-    try:
-        process.wait(RECOVERY)
-    except subprocess.TimeoutExpired:
-        process.kill()
 
 
 def _list_gpus() -> list[str]:
