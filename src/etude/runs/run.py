@@ -190,8 +190,8 @@ def refuse_unfinished_search(folder: Path) -> None:
         finished = sorted(path.parent for path in (folder / "trials").glob(f"*/{WEIGHTS}"))
         use = f" Its finished trials are runs of their own, such as {finished[0]}." if finished else ""
         raise UserError(
-            f"{folder} compares several fine-tunings and was stopped before one of them was chosen. "
-            f"Go on with: etude finetune --resume {quote_path(folder)}{use}"
+            f"{folder} compares several fine-tunings and was stopped before one of them was chosen.{use} "
+            f"Go on with: etude finetune --resume {quote_path(folder)}"
         )
     comparison = folder.parent.parent
     if folder.parent.name == "trials" and (folder / RECIPE).is_file() and not (folder / WEIGHTS).is_file():
