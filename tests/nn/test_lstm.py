@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from etude.nn.lstm import LSTM, LSTMState, Path
+from etude.nn.lstm import LSTM, LSTMState, Path, Schedule, _schedule_equal
 from etude.nn.packed import Layout
 
 LENGTHS = [3, 7, 1, 0, 5, 7]  # ties, a single token, an empty sequence in the middle
@@ -191,3 +194,25 @@ def test_products_of_less_precision_stay_near() -> None:
     assert rough[2].dtype == torch.float32  # the carried cell
     for left, right in zip(exact, rough, strict=True):
         assert (left - right).norm() < 0.03 * left.norm() + 1e-3
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_batches_of_equal_lengths_share_a_schedule(reverse: bool) -> None:
+    """It is that of the lengths, and no second one is made for the next batch."""
+    equal, ragged = make_layout([3, 3, 3, 3]), replace(make_layout([3, 3, 3, 3]), equal=False)
+    assert equal.equal
+    found, expected = Schedule.from_layout(equal, reverse), Schedule.from_layout(ragged, reverse)
+    assert Schedule.from_layout(make_layout([3, 3, 3, 3]), reverse) is found
+    assert found.batch_sizes == expected.batch_sizes
+    for name in ("sorted_sequences", "unsorted_sequences", "sorted_tokens", "unsorted_tokens", "previous", "last"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+    other = Schedule.from_layout(make_layout([2, 2]), reverse)
+    assert other.batch_sizes == [2, 2]
+
+
+def test_a_fake_batch_leaves_no_schedule_behind() -> None:
+    """Memory is estimated without numbers: what is sent to a device meanwhile is fake."""
+    before = _schedule_equal.cache_info()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        Schedule.from_layout(make_layout([5, 5]), reverse=False)
+    assert _schedule_equal.cache_info() == before

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from etude.nn.lstm import Schedule
-from etude.nn.packed import Layout
+from etude.nn.packed import Layout, send_array
 from etude.nn.precision import upcast
 from etude.nn.triton import availability
 
@@ -197,9 +197,7 @@ def _sequence_ends(layout: Layout) -> _SequenceEnds:
         first[layout.host[nonempty]] = True
         last = layout.host[nonempty + 1].astype(np.int64) - 1
         device = layout.bounds.device
-        layout.cache["crf"] = _SequenceEnds(
-            *(torch.from_numpy(array).to(device, non_blocking=True) for array in (first, last, nonempty))
-        )
+        layout.cache["crf"] = _SequenceEnds(*(send_array(array, device) for array in (first, last, nonempty)))
     cached: _SequenceEnds = layout.cache["crf"]
     return cached
 

@@ -23,14 +23,16 @@ The recurrence has three implementations with one meaning (`path`):
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._guards import active_fake_mode
 from torch.autograd.function import once_differentiable
 
-from etude.nn.packed import Layout
+from etude.nn.packed import Layout, send_array
 from etude.nn.recompute import Recomputable, recomputable
 from etude.nn.torch_lstm import run_lstm
 from etude.nn.triton import availability
@@ -63,7 +65,9 @@ class Schedule:
 
     @classmethod
     def from_layout(cls, layout: Layout, reverse: bool) -> Schedule:
-        """Return the schedule of a layout, computed once for each batch and direction."""
+        """Return the schedule of a layout, computed once for each batch and direction; once where lengths are equal."""
+        if layout.equal and active_fake_mode() is None:  # lanes of a text: nothing is computed or sent in a step
+            return _schedule_equal(len(layout.host) - 1, layout.longest, reverse, layout.bounds.device)
         key = ("lstm", reverse)
         if key not in layout.cache:
             layout.cache[key] = cls._build(layout, reverse)
@@ -88,10 +92,9 @@ class Schedule:
         previous = np.repeat(starts[:-1], batch_sizes) + offset
         sorted_lengths = lengths[sequences]
         last = starts[sorted_lengths] + np.arange(count)
-        device = layout.bounds.device
 
         def to_device(array: np.ndarray) -> Tensor:
-            return torch.from_numpy(array).to(device, non_blocking=True)
+            return send_array(array, layout.bounds.device)
 
         return cls(
             sorted_sequences=to_device(sequences),
@@ -102,6 +105,12 @@ class Schedule:
             last=to_device(last),
             batch_sizes=batch_sizes.tolist(),
         )
+
+
+@lru_cache(maxsize=16)
+def _schedule_equal(sequences: int, length: int, reverse: bool, device: torch.device) -> Schedule:
+    bounds = length * np.arange(sequences + 1)
+    return Schedule._build(Layout.from_bounds(bounds, length).to(device), reverse)
 
 
 class LSTM(Recomputable):

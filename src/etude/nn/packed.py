@@ -138,6 +138,17 @@ def pack(sequences: list[list[int]] | list[np.ndarray], longest: int | None = No
     return Packed(torch.from_numpy(flat), torch.from_numpy(positions_from_bounds(bounds)), None, layout)
 
 
+def send_array(array: np.ndarray, device: torch.device) -> Tensor:
+    """Copy an array of the host to a device, without waiting for what a GPU does at the moment.
+
+    From memory that may be swapped out, such a copy waits for all that was launched before it.
+    """
+    source = torch.from_numpy(array)
+    if device.type != "cuda":
+        return source.to(device)
+    return copy_single_threaded(source, pinned=True).to(device, non_blocking=True)
+
+
 def copy_single_threaded(tensor: Tensor, pinned: bool) -> Tensor:
     """Copy a tensor in this thread alone; torch would split more than 32,768 elements among its threads.
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.nn.packed import copy_single_threaded
+from etude.nn.packed import send_array
 
 
 def is_share(tensor: Tensor) -> bool:
@@ -51,7 +51,7 @@ def copy_to_device(values: np.ndarray, device: torch.device) -> Tensor:
 
 
 def _copy(values: np.ndarray, device: torch.device) -> Tensor:
-    return copy_single_threaded(torch.from_numpy(values), device.type == "cuda").to(device, non_blocking=True)
+    return send_array(values, device)
 
 
 class StaticTables:

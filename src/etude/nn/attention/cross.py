@@ -26,7 +26,7 @@ from etude.nn.attention.dense import additive_mask
 from etude.nn.attention.dispatch import attend_varlen, choose_path
 from etude.nn.attention.grouped import move_rows
 from etude.nn.attention.length_groups import find_cheapest_runs
-from etude.nn.packed import Layout
+from etude.nn.packed import Layout, send_array
 
 _PRICE_CPU, _PRICE_GPU = 1e3, 1e6  # of one more bucket, in padded scores: as in nn/attention/grouped.py
 _CLASSES = 32  # of pairs by their length at most, between which buckets may end
@@ -186,7 +186,7 @@ def make_plan(target_bounds: np.ndarray, source_bounds: np.ndarray, device: torc
         slot_of_token = np.full(int(side_bounds[-1]), -1, np.int64)
         filled = np.flatnonzero(token_of_slot >= 0)
         slot_of_token[token_of_slot[filled]] = filled
-        arrays = (torch.from_numpy(array).to(device, non_blocking=True) for array in (token_of_slot, slot_of_token))
+        arrays = (send_array(array, device) for array in (token_of_slot, slot_of_token))
         sides.append(Side(padded, *arrays))
     visible = [
         (np.arange(length)[None, :] < lengths[1][bucket][:, None])[:, None, None, :]

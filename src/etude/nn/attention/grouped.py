@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 from etude.nn.attention.dense import additive_mask, attend_dense, attend_matmul, prefers_matmul
 from etude.nn.attention.length_groups import find_cheapest_runs, round_lengths
 from etude.nn.attention.shared_rows import attend_shared_rows
-from etude.nn.packed import Layout
+from etude.nn.packed import Layout, send_array
 
 # The cost of one more bucket, in units of one padded score (of all heads): on a CPU core a call takes as long as about
 # a thousand; a GPU computes scores a thousand times faster and calls hardly faster.
@@ -113,7 +113,7 @@ def make_plan(bounds: np.ndarray, device: torch.device) -> Plan:
 
 
 def _to_device(array: np.ndarray, device: torch.device) -> Tensor:
-    return torch.from_numpy(array).to(device, non_blocking=True)
+    return send_array(array, device)
 
 
 def choose_buckets(order: np.ndarray, lengths: np.ndarray, price: float) -> list[tuple[np.ndarray, int]]:

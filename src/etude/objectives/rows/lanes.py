@@ -23,6 +23,7 @@ from torch import Tensor
 
 from etude.errors import UserError
 from etude.models.recurrent import Settings as Shape
+from etude.nn.packed import send_array
 from etude.nn.softmax import FrequencyOrder
 from etude.objectives.base import Row
 from etude.objectives.rows.sizes import part_name
@@ -168,9 +169,7 @@ class Lanes:
         following = self.following[slots]
         continued = (following == rows) & (rows > 0)
         again = following == rows + 1
-        onward, fresh, chosen = (
-            torch.from_numpy(part) for part in (slots[continued], slots[~(continued | again)], slots)
-        )
+        onward, fresh, chosen = (self._send(part) for part in (slots[continued], slots[~(continued | again)], slots))
         for before, after in zip(self.before, self.after, strict=True):
             before[onward] = after[onward]
             before[fresh] = 0
@@ -178,8 +177,12 @@ class Lanes:
 
     def leave(self, slots: np.ndarray, rows: np.ndarray, states: tuple[Tensor, Tensor]) -> None:
         for after, state in zip(self.after, states, strict=True):
-            after[torch.from_numpy(slots)] = state.detach().to(after.dtype)
+            after[self._send(slots)] = state.detach().to(after.dtype)
         self.following[slots] = rows + 1
+
+    def _send(self, slots: np.ndarray) -> Tensor:
+        """Numbers of lanes as an index on the device: one of the host would make it wait."""
+        return send_array(slots, self.after[0].device)
 
     def extended(self, lanes: int, shape: Shape) -> Lanes:
         """So many lanes, the first of them as they are."""
