@@ -291,3 +291,30 @@ def test_a_batch_moves_as_a_whole() -> None:
     moved = objective.batch([rows[0]], Chance(0, 0)).to("meta")
     assert isinstance(moved, LaneBatch)
     assert moved.tokens.is_meta and moved.targets.is_meta and moved.backward.tokens.is_meta
+
+
+@pytest.mark.gpu
+def test_a_step_on_a_gpu_is_that_of_a_cpu_and_waits_for_nothing() -> None:
+    """Three steps of carried states: the losses of a CPU; the last two copy nothing that the GPU is waited for."""
+    documents, lanes = text([[6, 5, 4]] * 20), 4
+    losses: dict[str, list[float]] = {}
+    for device in ("cpu", "cuda"):
+        model, objective = system()
+        model.to(device)
+        objective.to(device)
+        objective.set_lanes(lanes)
+        rows, sums = objective.rows(small_corpus(documents), seed=0), []
+        for step in range(3):
+            batch = objective.batch(rows_of(rows, step, lanes), Chance(0, step)).clone(pinned=device == "cuda")
+            batch = batch.to(device)
+            if step and device == "cuda":  # the first one compiles, and makes the schedule of its lanes
+                torch.cuda.set_sync_debug_mode("error")
+            try:
+                terms = objective.loss(model, batch)
+                total = torch.stack([term.sum for term in terms.values()]).sum()
+                total.backward()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            sums.append(total.detach())
+        losses[device] = [float(total) for total in sums]
+    assert losses["cuda"] == pytest.approx(losses["cpu"], rel=1e-4)
