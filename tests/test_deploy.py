@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -125,6 +126,17 @@ def test_the_pytorchjob_trains_a_recipe_that_exists() -> None:
     assert all(isinstance(variable["value"], str) for variable in container["env"])
     Recipe.load(next(variable["value"] for variable in container["env"] if variable["name"] == "RECIPE"))
     assert manifest["spec"]["nprocPerNode"] == container["resources"]["limits"]["nvidia.com/gpu"]
+
+
+def test_torchrun_gives_a_checkpoint_the_time_that_the_scheduler_gives() -> None:
+    """Unless told, it kills its processes 30 s after SIGTERM, whatever the grace period."""
+    for spec in pod_specs(read("pytorchjob.yaml")):
+        variables = {entry["name"]: entry["value"] for entry in spec["containers"][0]["env"]}
+        assert 30 < int(variables["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]) < spec["terminationGracePeriodSeconds"]
+    script = SCRIPT.read_text(encoding="utf-8")
+    (seconds,) = re.findall(r"^export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=(\d+)$", script, re.MULTILINE)
+    (notice,) = re.findall(r"^#SBATCH --signal=TERM@(\d+)$", script, re.MULTILINE)
+    assert 30 < int(seconds) < int(notice)
 
 
 def test_the_steps_of_the_pytorchjob_divide_among_its_processes() -> None:
