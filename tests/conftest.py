@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache, partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -21,6 +22,23 @@ pytest_plugins = ["tests.transfer_fixtures"]
 # examples are as slow as the machine is busy: neither a deadline nor a slow strategy says anything about the code
 settings.register_profile("busy machines", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machines")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nothing of what files of tests import is garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _garbage_is_looked_for_among_new_objects() -> None:
+    """A search among all that the suite has imported takes half a second, and a study searches after each cell."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
