@@ -11,9 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from etude.train import optim, optimizers, tensor_lists
 from etude.train.optimizers import Adam, AdamW, init_adam_state
+from etude.train.settings import Settings
 
 SIZES = [(1,), (5,), (4096,), (4097,), (100, 100), (0,)]
 STEPS = 5
@@ -349,6 +351,43 @@ def descend(optimizer: torch.optim.Optimizer, learnt: list[nn.Parameter]) -> lis
         finally:
             torch.cuda.set_sync_debug_mode("default")
     return [t.clone() for p in learnt for t in (p.detach(), *optimizer.state[p].values())]
+
+
+def test_torch_takes_a_step_with_an_lr_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where our kernel does not run (a GPU before Ampere, no Triton): torch's reads float32, and refuses float64."""
+    lrs: list[Tensor] = []
+    monkeypatch.setattr(optimizers, "load_adam_kernel", lambda device: None)
+    monkeypatch.setattr(torch, "_fused_adamw_", lambda *_, lr, **__: lrs.append(lr))
+    with FakeTensorMode():  # tensors of a GPU that is not there
+        learnt = [nn.Parameter(torch.zeros(size, device="cuda")) for size in SIZES]
+        optimizer = AdamW(groups(learnt), lr=0.01, betas=BETAS, eps=1e-8, fused=True)
+        on_device = torch.zeros(3, dtype=torch.float64, device="cuda").unbind()
+        for group, lr in zip(optimizer.param_groups, on_device, strict=True):
+            group["lr"] = lr
+        for parameter in learnt:
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+    assert [(lr.dtype, lr.device.type) for lr in lrs] == [(torch.float32, "cuda")] * 3
+    # what a recorded step fills in, and reads, stays in its place
+    assert all(group["lr"] is lr for group, lr in zip(optimizer.param_groups, on_device, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "muon"])
+def test_torch_takes_a_step_with_an_lr_on_a_gpu(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same step as with a number of the host, to the rounding of the lr."""
+    monkeypatch.setattr(optimizers, "load_adam_kernel", lambda device: None)
+    ends = []
+    for is_on_device in (False, True):
+        learnt = parameters(device="cuda")
+        built = optim.build(Settings(steps=10, optimizer=optimizer), named(learnt))
+        if is_on_device:
+            for group in built.param_groups:
+                group["lr"] = torch.zeros((), dtype=torch.float64, device="cuda")
+        walk(built, learnt, range(STEPS))
+        ends.append(learnt)
+    for one, two in zip(*ends, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.gpu

@@ -6,6 +6,8 @@ step, also of step 0, holds the same names.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, overload
 
@@ -121,7 +123,8 @@ class AdamW(torch.optim.AdamW):
         """Take one step, by our kernel where it supports it."""
         loss = evaluate_closure(closure)
         if not self._step_by_kernel() and not self._step_by_shares():
-            super().step()
+            with self._float32_lrs():
+                super().step()
         return loss
 
     def _step_by_kernel(self) -> bool:
@@ -157,6 +160,18 @@ class AdamW(torch.optim.AdamW):
             found_inf=self.found_inf,
         )
         return True
+
+    @contextlib.contextmanager
+    def _float32_lrs(self) -> Iterator[None]:
+        """Give groups whose lr lies on a GPU one in float32, in this context: torch's fused kernel reads no other."""
+        lrs = [group["lr"] for group in self.param_groups]
+        for group, lr in zip(self.param_groups, lrs, strict=True):
+            group["lr"] = lr.float() if isinstance(lr, Tensor) and lr.device.type != "cpu" else lr
+        try:
+            yield
+        finally:
+            for group, lr in zip(self.param_groups, lrs, strict=True):
+                group["lr"] = lr
 
     def _step_by_shares(self) -> bool:
         """Take torch's fused step on this rank's shares, if parameters are in shards: no element needs another."""
