@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from etude.inference import generation, reader, recorded_decoding
 from etude.inference.beam_search import search
@@ -242,6 +243,21 @@ def test_steps_that_cannot_be_recorded_are_taken_the_ordinary_way(monkeypatch: p
     with pytest.warns(UserWarning, match="not recorded as CUDA graphs: operation not permitted") as warnings:
         assert generate(model, prompts, SAMPLINGS["greedy"]) == expected
     assert len(warnings) == 1
+
+
+def test_the_host_waits_for_the_gpu_that_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for the current one, which may be another: tokens would be read before they have arrived."""
+    streams: list[object] = []
+
+    class Event:
+        def record(self, stream: object = None) -> None:
+            streams.append(stream)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"the stream of {device}")
+    with FakeTensorMode():  # tensors of a GPU that is not there
+        Writing([torch.zeros(3, dtype=torch.int64, device="cuda:1")] * 2, 2)
+    assert streams == ["the stream of cuda:1"]
 
 
 @pytest.mark.gpu

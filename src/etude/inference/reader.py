@@ -55,7 +55,7 @@ class Writing:
             source, values = values, torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             values.copy_(source, non_blocking=True)
             self._arrived = torch.cuda.Event()
-            self._arrived.record()
+            self._arrived.record(torch.cuda.current_stream(source.device))  # where the copy is, on whichever GPU
         self._values = values
 
     def wait(self) -> list[list[int]]:

@@ -2,6 +2,9 @@
 
 A model that is being compiled must not import anything or query the driver: its graph would break there. So the
 training loop calls `dispatch.load_kernels` first, and from then on all answers are cached here.
+
+Every kernel is launched under `torch.cuda.device_of` one of its tensors: Triton launches on the current device, which
+is the first GPU also where a model lies on another one (train.device=cuda:1).
 """
 
 from __future__ import annotations

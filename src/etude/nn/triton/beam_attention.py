@@ -58,8 +58,9 @@ def attend_beams(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, beam
     query = query if query.stride()[1:] == (size, 1) else query.contiguous()
     keys, values, mask = keys.contiguous(), values.contiguous(), mask.contiguous()
     mixed = torch.empty((sources * beams, heads, size), dtype=query.dtype, device=query.device)
-    _attend[(sources, heads)](
-        query, keys, values, mask, mixed, length, query.stride(0), size**-0.5, heads=heads, beams=beams, size=size,
-        rows=ROWS, columns=max(16, triton.next_power_of_2(size)), block=BLOCK, num_warps=WARPS,
-    )  # fmt: skip
+    with torch.cuda.device_of(query):
+        _attend[(sources, heads)](
+            query, keys, values, mask, mixed, length, query.stride(0), size**-0.5, heads=heads, beams=beams, size=size,
+            rows=ROWS, columns=max(16, triton.next_power_of_2(size)), block=BLOCK, num_warps=WARPS,
+        )  # fmt: skip
     return mixed

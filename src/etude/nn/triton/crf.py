@@ -147,10 +147,11 @@ class Scan(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         emissions, tags = emissions.contiguous(), emissions.shape[1]
         variables, norms = torch.empty_like(emissions), emissions.new_empty(len(emissions))
-        _forward[(len(bounds) - 1,)](
-            emissions, start.contiguous(), transitions, bounds, variables, norms, tags, *transitions.stride(),
-            reverse, _width(tags), num_warps=_warps(tags),
-        )  # fmt: skip
+        with torch.cuda.device_of(emissions):
+            _forward[(len(bounds) - 1,)](
+                emissions, start.contiguous(), transitions, bounds, variables, norms, tags, *transitions.stride(),
+                reverse, _width(tags), num_warps=_warps(tags),
+            )  # fmt: skip
         ctx.save_for_backward(emissions, transitions, bounds, variables, norms)
         ctx.reverse = reverse
         return variables, norms
@@ -163,11 +164,12 @@ class Scan(torch.autograd.Function):
         grad_emissions = torch.empty_like(emissions)
         grad_start = emissions.new_empty(sequences, tags)
         grad_transitions = emissions.new_empty(sequences, tags, tags)
-        _backward[(sequences,)](
-            emissions, transitions, bounds, variables, norms, grad_variables.contiguous(), grad_norms.contiguous(),
-            grad_emissions, grad_start, grad_transitions, tags, *transitions.stride(), ctx.reverse, _width(tags),
-            num_warps=_warps(tags),
-        )  # fmt: skip
+        with torch.cuda.device_of(emissions):
+            _backward[(sequences,)](
+                emissions, transitions, bounds, variables, norms, grad_variables.contiguous(), grad_norms.contiguous(),
+                grad_emissions, grad_start, grad_transitions, tags, *transitions.stride(), ctx.reverse, _width(tags),
+                num_warps=_warps(tags),
+            )  # fmt: skip
         return grad_emissions, grad_start.sum(0), grad_transitions.sum(0), None, None
 
 
@@ -176,10 +178,11 @@ def decode(emissions: Tensor, start: Tensor, transitions: Tensor, end: Tensor, b
     tags = emissions.shape[1]
     pointers = torch.empty(emissions.shape, dtype=torch.int32, device=emissions.device)
     path = torch.empty(len(emissions), dtype=torch.int64, device=emissions.device)
-    _decode[(len(bounds) - 1,)](
-        emissions.contiguous(), start.contiguous(), transitions, end.contiguous(), bounds, pointers, path, tags,
-        *transitions.stride(), _width(tags), num_warps=_warps(tags),
-    )  # fmt: skip
+    with torch.cuda.device_of(emissions):
+        _decode[(len(bounds) - 1,)](
+            emissions.contiguous(), start.contiguous(), transitions, end.contiguous(), bounds, pointers, path, tags,
+            *transitions.stride(), _width(tags), num_warps=_warps(tags),
+        )  # fmt: skip
     return path
 
 

@@ -79,15 +79,16 @@ def loss_and_grad_(logits: Tensor, targets: Tensor, vocab: int) -> Tensor:
     """
     losses = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
     if len(logits):
-        _kernel[(len(logits),)](
-            logits,
-            targets.to(torch.int32),
-            losses,
-            logits.shape[1],
-            vocab,
-            LANES,
-            STRETCHES,
-            num_warps=WARPS,
-            maxnreg=REGISTERS,
-        )
+        with torch.cuda.device_of(logits):
+            _kernel[(len(logits),)](
+                logits,
+                targets.to(torch.int32),
+                losses,
+                logits.shape[1],
+                vocab,
+                LANES,
+                STRETCHES,
+                num_warps=WARPS,
+                maxnreg=REGISTERS,
+            )
     return losses

@@ -191,14 +191,15 @@ def multiply(
         result = Moments(torch.empty((2, rows, parts), dtype=torch.float32, device=x.device), launch.columns)
     part_size = 0 if moments is None or norm is None else moments.part_size
     parts_tile = triton.next_power_of_2(triton.cdiv(inputs, part_size)) if part_size else 1
-    _multiply[(parts, triton.cdiv(rows, launch.rows))](
-        x, weight, weight if bias is None else bias, weight if norm_weight is None else norm_weight,
-        weight if norm_bias is None else norm_bias, out if moments is None else moments.values,
-        x if operand is None else operand.contiguous(), out, out if result is None else result.values, rows,
-        x.stride(0), epsilon, inputs=inputs, outputs=outputs, norm=NORMS[norm], part_size=part_size,
-        parts=parts_tile, activation=ACTIVATIONS[activation],
-        has_bias=bias is not None, has_norm_bias=norm_bias is not None, adds=plus is not None,
-        multiplies=times is not None, writes_moments=result is not None, rows=launch.rows, columns=launch.columns,
-        depth=launch.depth, stages=launch.stages, num_warps=launch.warps,
-    )  # fmt: skip
+    with torch.cuda.device_of(x):
+        _multiply[(parts, triton.cdiv(rows, launch.rows))](
+            x, weight, weight if bias is None else bias, weight if norm_weight is None else norm_weight,
+            weight if norm_bias is None else norm_bias, out if moments is None else moments.values,
+            x if operand is None else operand.contiguous(), out, out if result is None else result.values, rows,
+            x.stride(0), epsilon, inputs=inputs, outputs=outputs, norm=NORMS[norm], part_size=part_size,
+            parts=parts_tile, activation=ACTIVATIONS[activation],
+            has_bias=bias is not None, has_norm_bias=norm_bias is not None, adds=plus is not None,
+            multiplies=times is not None, writes_moments=result is not None, rows=launch.rows, columns=launch.columns,
+            depth=launch.depth, stages=launch.stages, num_warps=launch.warps,
+        )  # fmt: skip
     return out, result

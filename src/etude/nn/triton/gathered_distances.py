@@ -140,9 +140,10 @@ def forward(queries: Tensor, table: Tensor, numbers: Tensor, distance: str) -> T
     (batch, count), width = numbers.shape, table.shape[1]
     out = queries.new_empty(batch, count)
     tile, block = _sizes(count, width, distance)
-    _forward[(batch, triton.cdiv(count, tile))](
-        queries, table, numbers, out, count, width, KINDS[distance], tile, block, num_warps=WARPS
-    )
+    with torch.cuda.device_of(table):
+        _forward[(batch, triton.cdiv(count, tile))](
+            queries, table, numbers, out, count, width, KINDS[distance], tile, block, num_warps=WARPS
+        )
     return out
 
 
@@ -156,13 +157,15 @@ def backward(queries: Tensor, table: Tensor, numbers: Tensor, grad: Tensor, dist
     columns = triton.cdiv(width // 2 if distance == "modulus" else width, block)
     query_grad, table_grad = torch.empty_like(queries), torch.empty_like(table)
     shared = (KINDS[distance], tile, block)
-    _slopes[(batch, columns)](
-        queries, table, numbers, numbers, numbers, grad, query_grad, count, width, count, False, *shared,
-        num_warps=WARPS,
-    )  # fmt: skip
-    _slopes[(entities, columns)](
-        table, queries, numbers, places, bounds, grad, table_grad, count, width, count, True, *shared, num_warps=WARPS
-    )  # fmt: skip
+    with torch.cuda.device_of(table):
+        _slopes[(batch, columns)](
+            queries, table, numbers, numbers, numbers, grad, query_grad, count, width, count, False, *shared,
+            num_warps=WARPS,
+        )  # fmt: skip
+        _slopes[(entities, columns)](
+            table, queries, numbers, places, bounds, grad, table_grad, count, width, count, True, *shared,
+            num_warps=WARPS,
+        )  # fmt: skip
     return query_grad, table_grad
 
 

@@ -78,7 +78,8 @@ def gelu_biased(x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
     """(N, D) -> (N, D). `bias` (D,) is in x already, as a constant: it is here only for its gradient."""
     x = x.contiguous()
     out = torch.empty_like(x)
-    wrap_triton(gelu_forward)[(triton.cdiv(x.numel(), LANES),)](x, out, x.numel(), tanh, LANES, num_warps=WARPS)
+    with torch.cuda.device_of(x):
+        wrap_triton(gelu_forward)[(triton.cdiv(x.numel(), LANES),)](x, out, x.numel(), tanh, LANES, num_warps=WARPS)
     return out
 
 
@@ -90,9 +91,10 @@ def gelu_biased_backward(grad: Tensor, x: Tensor, tanh: bool) -> tuple[Tensor, T
     count = x.numel() // width
     grid = (triton.cdiv(count, ROWS * TILES), triton.cdiv(width, COLUMNS))
     out, sums = torch.empty_like(x), x.new_empty(grid[0], width, dtype=torch.float32)
-    wrap_triton(_backward)[grid](
-        grad, x, out, sums, count, width, tanh, ROWS, COLUMNS, TILES, num_warps=BACK_WARPS
-    )  # fmt: skip
+    with torch.cuda.device_of(x):
+        wrap_triton(_backward)[grid](
+            grad, x, out, sums, count, width, tanh, ROWS, COLUMNS, TILES, num_warps=BACK_WARPS
+        )  # fmt: skip
     return out, sums
 
 

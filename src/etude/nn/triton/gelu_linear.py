@@ -68,9 +68,10 @@ def gelu_values(pre_activation: Tensor, tanh: bool) -> Tensor:
     """
     pre_activation = pre_activation.contiguous()
     out, count = torch.empty_like(pre_activation), pre_activation.numel()
-    wrap_triton(gelu_forward)[(triton.cdiv(count, LANES),)](
-        pre_activation, out, count, tanh, LANES, num_warps=FORWARD_WARPS
-    )
+    with torch.cuda.device_of(pre_activation):
+        wrap_triton(gelu_forward)[(triton.cdiv(count, LANES),)](
+            pre_activation, out, count, tanh, LANES, num_warps=FORWARD_WARPS
+        )
     return out
 
 
@@ -98,11 +99,12 @@ def gelu_linear_backward(grad: Tensor, pre_activation: Tensor, weight: Tensor, t
     (tokens, inner), width = pre_activation.shape, weight.shape[0]
     blocks = triton.cdiv(tokens, ROWS)
     out, sums = pre_activation.new_empty(tokens, inner), pre_activation.new_empty(blocks, inner, dtype=torch.float32)
-    _backward_kernel[(blocks * (inner // COLUMNS),)](
-        _tile_descriptor(grad, ROWS, DEPTH), _tile_descriptor(weight, DEPTH, COLUMNS),
-        _tile_descriptor(pre_activation, ROWS, COLUMNS), _tile_descriptor(out, ROWS, COLUMNS), sums, inner, width,
-        tanh, ROWS, COLUMNS, DEPTH, GROUP, num_warps=WARPS, num_stages=STAGES,
-    )  # fmt: skip
+    with torch.cuda.device_of(pre_activation):
+        _backward_kernel[(blocks * (inner // COLUMNS),)](
+            _tile_descriptor(grad, ROWS, DEPTH), _tile_descriptor(weight, DEPTH, COLUMNS),
+            _tile_descriptor(pre_activation, ROWS, COLUMNS), _tile_descriptor(out, ROWS, COLUMNS), sums, inner, width,
+            tanh, ROWS, COLUMNS, DEPTH, GROUP, num_warps=WARPS, num_stages=STAGES,
+        )  # fmt: skip
     return out, sums
 
 

@@ -115,10 +115,11 @@ def forward(queries: Tensor, candidates: Tensor, distance: str) -> Tensor:
     out = queries.new_empty(groups, query_count, candidate_count)
     query_tile, candidate_tile = _tile(query_count, TILE), _tile(candidate_count, TILE)
     grid = (triton.cdiv(query_count, query_tile), triton.cdiv(candidate_count, candidate_tile), groups)
-    _forward[grid](
-        queries.transpose(1, 2).contiguous(), candidates.transpose(1, 2).contiguous(), out, query_count,
-        candidate_count, width, KINDS[distance], query_tile, candidate_tile, UNROLL, num_warps=WARPS,
-    )  # fmt: skip
+    with torch.cuda.device_of(queries):
+        _forward[grid](
+            queries.transpose(1, 2).contiguous(), candidates.transpose(1, 2).contiguous(), out, query_count,
+            candidate_count, width, KINDS[distance], query_tile, candidate_tile, UNROLL, num_warps=WARPS,
+        )  # fmt: skip
     return out
 
 
@@ -134,10 +135,11 @@ def _sum_slopes(rows: Tensor, others: Tensor, weights: Tensor, distance: str) ->
     columns = width // 2 if distance == "modulus" else width
     row_tile, column_tile = _tile(row_count, TILE), _tile(columns, COLUMNS)
     grid = (triton.cdiv(row_count, row_tile), triton.cdiv(columns, column_tile), groups)
-    _slopes[grid](
-        rows, others, weights, out, row_count, others.shape[1], width, KINDS[distance], row_tile, column_tile,
-        UNROLL, num_warps=WARPS,
-    )  # fmt: skip
+    with torch.cuda.device_of(rows):
+        _slopes[grid](
+            rows, others, weights, out, row_count, others.shape[1], width, KINDS[distance], row_tile, column_tile,
+            UNROLL, num_warps=WARPS,
+        )  # fmt: skip
     return out
 
 

@@ -221,11 +221,12 @@ def add_norm(
     means = residual.new_empty(count, dtype=torch.float32)
     scales = torch.empty_like(means)
     launch = choose_launch(residual.shape[1])
-    wrap_triton(_forward)[(triton.cdiv(count, launch.rows),)](
-        residual, old_weight if renormalize else weight, old_bias if renormalize else bias, branch, weight, bias,
-        weight if seed is None else seed, total, normed, means, scales, count, epsilon, *widths, launch.rows,
-        renormalize, round(dropout * STEPS), num_warps=launch.warps,
-    )  # fmt: skip
+    with torch.cuda.device_of(residual):
+        wrap_triton(_forward)[(triton.cdiv(count, launch.rows),)](
+            residual, old_weight if renormalize else weight, old_bias if renormalize else bias, branch, weight, bias,
+            weight if seed is None else seed, total, normed, means, scales, count, epsilon, *widths, launch.rows,
+            renormalize, round(dropout * STEPS), num_warps=launch.warps,
+        )  # fmt: skip
     return total, normed, means, scales
 
 
@@ -247,11 +248,12 @@ def add_norm_backward(
     launch = choose_launch(total.shape[1])
     out, sums = torch.empty_like(total), total.new_empty(launch.programs, 3, total.shape[1], dtype=torch.float32)
     grad_branch = torch.empty_like(total) if dropout else total.new_empty(0)
-    wrap_triton(_backward)[(launch.programs,)](
-        grad_total, grad_normed, total, means, scales, weight, weight if seed is None else seed, out, grad_branch, sums,
-        total.shape[0], *widths, launch.back_rows, launch.programs, launch.back_stages, post, without_total_grad,
-        round(dropout * STEPS), num_warps=launch.back_warps,
-    )  # fmt: skip
+    with torch.cuda.device_of(total):
+        wrap_triton(_backward)[(launch.programs,)](
+            grad_total, grad_normed, total, means, scales, weight, weight if seed is None else seed, out, grad_branch,
+            sums, total.shape[0], *widths, launch.back_rows, launch.programs, launch.back_stages, post,
+            without_total_grad, round(dropout * STEPS), num_warps=launch.back_warps,
+        )  # fmt: skip
     return out, grad_branch, sums
 
 

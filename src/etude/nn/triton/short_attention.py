@@ -123,17 +123,18 @@ def attend_short(qkv: Tensor, bounds: Tensor, seed: Tensor, longest: int, causal
     tokens, _, heads, size = qkv.shape
     out = qkv.new_empty(tokens, heads, size)
     shape = _shape(qkv, longest)
-    wrap_triton(_forward)[(bounds.shape[0] - 1, heads)](
-        qkv,
-        bounds,
-        seed,
-        out,
-        size**-0.5,
-        **shape,
-        causal=causal,
-        drops=round(dropout * STEPS),
-        num_warps=_warps(shape),
-    )
+    with torch.cuda.device_of(qkv):
+        wrap_triton(_forward)[(bounds.shape[0] - 1, heads)](
+            qkv,
+            bounds,
+            seed,
+            out,
+            size**-0.5,
+            **shape,
+            causal=causal,
+            drops=round(dropout * STEPS),
+            num_warps=_warps(shape),
+        )
     return out
 
 
@@ -145,10 +146,11 @@ def attend_short_backward(
     grad, qkv = grad.contiguous(), qkv.contiguous()
     out = torch.empty_like(qkv)
     shape = _shape(qkv, longest)
-    wrap_triton(_backward)[(bounds.shape[0] - 1, shape["heads"])](
-        grad, qkv, bounds, seed, out, shape["size"] ** -0.5,
-        **shape, causal=causal, drops=round(dropout * STEPS), num_warps=_warps(shape),
-    )  # fmt: skip
+    with torch.cuda.device_of(qkv):
+        wrap_triton(_backward)[(bounds.shape[0] - 1, shape["heads"])](
+            grad, qkv, bounds, seed, out, shape["size"] ** -0.5,
+            **shape, causal=causal, drops=round(dropout * STEPS), num_warps=_warps(shape),
+        )  # fmt: skip
     return out
 
 

@@ -74,11 +74,12 @@ def attend_step(
     block, warps = FEW if sequences * heads <= FEW_PROGRAMS else MANY
     block = min(block, triton.next_power_of_2(keys.shape[1]))
     mixed = torch.empty((sequences, heads, size), dtype=query.dtype, device=query.device)
-    _attend[(sequences, heads)](
-        query, key, value, keys, values, places, places if origins is None else origins, mixed,
-        query.stride(0), key.stride(0), value.stride(0), keys.stride(0), keys.stride(1),
-        0 if len(places) == 1 else 1, 0 if origins is None else origins.stride(0), size**-0.5, window or 0,
-        has_origins=origins is not None, has_window=window is not None, size=size,
-        columns=triton.next_power_of_2(size), block=block, num_warps=warps,
-    )  # fmt: skip
+    with torch.cuda.device_of(query):
+        _attend[(sequences, heads)](
+            query, key, value, keys, values, places, places if origins is None else origins, mixed,
+            query.stride(0), key.stride(0), value.stride(0), keys.stride(0), keys.stride(1),
+            0 if len(places) == 1 else 1, 0 if origins is None else origins.stride(0), size**-0.5, window or 0,
+            has_origins=origins is not None, has_window=window is not None, size=size,
+            columns=triton.next_power_of_2(size), block=block, num_warps=warps,
+        )  # fmt: skip
     return mixed

@@ -383,7 +383,8 @@ def attend_tiled(
     out, sums = _like_results(qkv)
     tokens, heads, _ = out.shape
     grid = (triton.cdiv(longest, FORWARD.rows), heads, bounds.shape[0] - 1)
-    _forward_kernel[grid](qkv, bounds, seed, out, sums, tokens, **_shape(qkv, causal, dropout, FORWARD))
+    with torch.cuda.device_of(qkv):
+        _forward_kernel[grid](qkv, bounds, seed, out, sums, tokens, **_shape(qkv, causal, dropout, FORWARD))
     return out, sums
 
 
@@ -407,24 +408,26 @@ def attend_tiled_backward(
     tokens, _, heads, size = qkv.shape
     out, row_dots = torch.empty_like(qkv), torch.empty_like(sums)
     sequences, grad_scale = bounds.shape[0] - 1, size**-0.5
-    _query_grad_kernel[(triton.cdiv(longest, QUERY_GRAD.rows), heads, sequences)](
-        grad,
-        qkv,
-        mixed,
-        bounds,
-        seed,
-        sums,
-        row_dots,
-        out,
-        tokens,
-        grad_scale=grad_scale,
-        **_shape(qkv, causal, dropout, QUERY_GRAD),
-    )
+    with torch.cuda.device_of(qkv):
+        _query_grad_kernel[(triton.cdiv(longest, QUERY_GRAD.rows), heads, sequences)](
+            grad,
+            qkv,
+            mixed,
+            bounds,
+            seed,
+            sums,
+            row_dots,
+            out,
+            tokens,
+            grad_scale=grad_scale,
+            **_shape(qkv, causal, dropout, QUERY_GRAD),
+        )
     keys = KEY_GRAD_CAUSAL if causal else KEY_GRAD
     shape = _shape(qkv, causal, dropout, keys) | {"grad_scale": grad_scale, "in_registers": keys.in_registers}
-    _key_grad_kernel[(triton.cdiv(longest, keys.columns), heads, sequences)](
-        grad, qkv, bounds, seed, sums, row_dots, out, tokens, **shape
-    )
+    with torch.cuda.device_of(qkv):
+        _key_grad_kernel[(triton.cdiv(longest, keys.columns), heads, sequences)](
+            grad, qkv, bounds, seed, sums, row_dots, out, tokens, **shape
+        )
     return out
 
 

@@ -71,11 +71,12 @@ def choose_tokens(logits: Tensor, banned: Tensor | None, count: int) -> tuple[Te
     values = torch.empty((rows, count), dtype=torch.float32, device=logits.device)
     tokens = torch.empty((rows, count), dtype=torch.int64, device=logits.device)
     columns = triton.next_power_of_2(vocab)
-    _choose[(rows,)](
-        logits, logits if banned is None else banned.view(torch.int8), values, tokens, logits.stride(0), vocab,
-        has_banned=banned is not None, count=count, columns=columns,
-        num_warps=min(16, max(1, columns // COLUMNS_OF_WARP)),
-    )  # fmt: skip
+    with torch.cuda.device_of(logits):
+        _choose[(rows,)](
+            logits, logits if banned is None else banned.view(torch.int8), values, tokens, logits.stride(0), vocab,
+            has_banned=banned is not None, count=count, columns=columns,
+            num_warps=min(16, max(1, columns // COLUMNS_OF_WARP)),
+        )  # fmt: skip
     return values, tokens
 
 
@@ -85,7 +86,8 @@ def choose_likeliest(logits: Tensor) -> Tensor:
     rows, vocab = logits.shape
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
     columns = min(MAX_COLUMNS, triton.next_power_of_2(vocab))
-    _choose_likeliest[(rows,)](
-        logits, tokens, logits.stride(0), vocab, columns=columns, num_warps=max(1, columns // COLUMNS_OF_WARP)
-    )
+    with torch.cuda.device_of(logits):
+        _choose_likeliest[(rows,)](
+            logits, tokens, logits.stride(0), vocab, columns=columns, num_warps=max(1, columns // COLUMNS_OF_WARP)
+        )
     return tokens

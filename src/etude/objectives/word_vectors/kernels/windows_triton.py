@@ -142,11 +142,12 @@ def skip_gram(
 ) -> Tensor:  # fmt: skip
     """Moves the tables; returns the sum of losses. `spelled`: bounds, rows and growth of words that have n-grams."""
     count, losses = len(words), torch.zeros(programs, device=words.device)
-    _skip_gram[(programs,)](
-        words, low, high, keys, count, -(-count // programs), inputs, outputs, accept, alias, len(accept),
-        *(spelled or (words, words, outputs)), losses, rate, outputs.shape[1], negatives, _power(negatives + 1),
-        _power(outputs.shape[1]), PARTS, spelled is not None, num_warps=1,
-    )  # fmt: skip
+    with torch.cuda.device_of(words):
+        _skip_gram[(programs,)](
+            words, low, high, keys, count, -(-count // programs), inputs, outputs, accept, alias, len(accept),
+            *(spelled or (words, words, outputs)), losses, rate, outputs.shape[1], negatives, _power(negatives + 1),
+            _power(outputs.shape[1]), PARTS, spelled is not None, num_warps=1,
+        )  # fmt: skip
     return losses.sum(dtype=torch.float64)
 
 
@@ -155,11 +156,12 @@ def cbow(
     alias: Tensor, window: int, divide: bool, negatives: int, rate: float, programs: int,
 ) -> Tensor:  # fmt: skip
     count, losses = len(words), torch.zeros(programs, device=words.device)
-    _cbow[(programs,)](
-        words, low, high, keys, count, -(-count // programs), inputs, outputs, accept, alias, len(accept), losses,
-        rate, outputs.shape[1], negatives, _power(negatives + 1), _power(outputs.shape[1]), _power(2 * window + 1),
-        divide, num_warps=1,
-    )  # fmt: skip
+    with torch.cuda.device_of(words):
+        _cbow[(programs,)](
+            words, low, high, keys, count, -(-count // programs), inputs, outputs, accept, alias, len(accept), losses,
+            rate, outputs.shape[1], negatives, _power(negatives + 1), _power(outputs.shape[1]), _power(2 * window + 1),
+            divide, num_warps=1,
+        )  # fmt: skip
     return losses.sum(dtype=torch.float64)
 
 
