@@ -21,6 +21,7 @@ from etude.cli.advice import (
     WORDS,
     advise,
     advise_on_time,
+    find_continuable,
     format_duration,
 )  # fmt: skip
 from etude.cli.main import app
@@ -118,6 +119,38 @@ def test_text_that_is_linked_to_a_graph_is_led_to_ernie(
         words = [word for word in shlex.split(line)[1:] if not word.startswith("train.minutes")]
         done = CliRunner().invoke(app, [*words, "train.steps=2"], catch_exceptions=False)
         assert done.exit_code == 0, done.output
+
+
+def test_a_run_may_go_on_with_text_in_its_own_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_trials: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("A cat sat on a mat. It was glad.\n\n" * 60, encoding="utf-8")
+    for line in ("prepare text.txt -o data -t wordpiece:200", "pretrain bert-toy data -o 'runs/my bert' train.steps=2"):
+        done = CliRunner().invoke(app, shlex.split(line), catch_exceptions=False)
+        assert done.exit_code == 0 and "go on with the model" not in done.output, done.output
+    done = CliRunner().invoke(app, ["prepare", "text.txt", "-o", "more", "-t", "runs/my bert"])
+    (line,) = (line.strip() for line in done.stdout.splitlines() if line.startswith("  etude pretrain 'runs/my bert'"))
+    words = shlex.split(line)[1:]
+    assert words[:5] == ["pretrain", "runs/my bert", "more", "-o", "runs/my bert-2"] and "train.minutes" in words[5]
+    done = CliRunner().invoke(app, [*words[:5], "train.steps=2"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+
+
+def test_no_run_is_proposed_that_the_text_does_not_fit(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").touch()
+    recipe = tmp_path / "recipe.yaml"
+    for content, fits_text, fits_pairs in (
+        ("objective: {kind: masked}", True, False), ("objective: {kind: causal}", True, False),
+        ("objective: {kind: translate}", False, True), ("objective: {kind: skipgram}", False, False),
+        ("objective: [", False, False), ("objective: 5", False, False),
+    ):  # fmt: skip
+        recipe.write_text(content, encoding="utf-8")
+        found = [find_continuable(tmp_path, are_pairs) is not None for are_pairs in (False, True)]
+        assert found == [fits_text, fits_pairs], content
+    recipe.write_text("objective: {kind: masked}", encoding="utf-8")
+    (tmp_path / "task.yaml").touch()
+    assert find_continuable(tmp_path, False) is None and find_continuable("wordpiece:200", False) is None
 
 
 def test_linked_words_get_no_ernie() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from etude.errors import quote_path
+from etude.errors import UserError, quote_path
 
 SHORT = "train.batch_tokens=8192 train.lr=5e-4 train.warmup=0.1"  # of a published recipe in some minutes
 
@@ -36,6 +36,13 @@ class Advice:
             f"etude check {self.recipe} {place} {words}",
             f"etude pretrain {self.recipe} {place} -o {_choose_out(self.recipe)} {words}",
         ]
+
+    def continuing_command(self, corpus: str | Path, run: Path) -> str:
+        """The line that goes on with the run whose tokenizer the corpus has, for as many minutes."""
+        out = find_free_folder(Path("runs") / run.resolve().name)
+        return (
+            f"etude pretrain {quote_path(run)} {quote_path(corpus)} -o {quote_path(out)} train.minutes={self.minutes}"
+        )
 
     def ernie_commands(self, corpus: str | Path, graph: str | Path) -> list[str]:
         """The two lines that make an ERNIE of the masked model: vectors of the graph, and the run that reads both."""
@@ -129,6 +136,22 @@ def advise(manifest: Mapping[str, Any], has_gpu: bool, can_mask: bool = True) ->
     machine = "a GPU" if has_gpu else "this CPU"
     ernie = ERNIE[recipe] if is_linked and table is masked else None
     return Advice(recipe, minutes, settings, f"{kind} for {format_tokens(tokens)} tokens on {machine}", ernie)
+
+
+def find_continuable(tokenizer: str | Path, are_pairs: bool) -> Path | None:
+    """Return the run whose tokenizer a corpus was given, where it is one that plain text or pairs train on."""
+    run = Path(tokenizer)
+    recipe = run / "recipe.yaml"
+    if not recipe.is_file() or not (run / "model.safetensors").is_file() or (run / "task.yaml").is_file():
+        return None  # a spec, a folder of another kind, a run that is not finished or does a task
+    from etude.recipes.document import parse_file
+
+    try:
+        objective = parse_file(recipe, str(recipe), f"{recipe} is missing.").values.get("objective")
+    except UserError:
+        return None  # the corpus is whole; what is wrong with that run is told by the command that opens it
+    kind = objective.get("kind") if isinstance(objective, dict) else None
+    return run if kind in (("translate",) if are_pairs else ("masked", "causal")) else None
 
 
 def _has_no_next_sentence(part: Mapping[str, Any]) -> bool:

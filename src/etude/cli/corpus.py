@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from etude.cli.adapter import Call, Command, long_flag
-from etude.cli.advice import advise, has_gpu
+from etude.cli.advice import advise, find_continuable, has_gpu
 from etude.cli.bars import bars_shown
 from etude.cli.exits import exit_interrupted
 from etude.cli.graph import RELATIONS, SHARED, print_graph, print_next_steps, refuse_text_options
@@ -80,6 +80,10 @@ def present_prepare(
     console.print(f"\nThe corpus is in {out}. Next, {advice.reason}, in about {advice.minutes} min:", soft_wrap=True)
     for line in advice.commands(out):
         console.print(f"  {line}", soft_wrap=True)
+    run = find_continuable(call.options["tokenizer"], corpus.pairs is not None)
+    if run is not None:
+        console.print("Or go on with the model whose tokenizer it has:", soft_wrap=True)
+        console.print(f"  {advice.continuing_command(out, run)}", soft_wrap=True)
     if advice.ernie is not None:
         console.print("Then ERNIE, which starts from it and reads the entities by their vectors:", soft_wrap=True)
         for line in advice.ernie_commands(out, call.options["link"]):
