@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 from etude.nn import pair_distances as distances
 from etude.nn.pair_distances import Distance
 from tests.nn.test_pair_distances import DISTANCES, SHAPES, compare
+from tests.nn.triton.launches import Watched, compile_launches
 
 
 def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
@@ -25,6 +30,40 @@ def test_kernels_in_the_interpreter(
     kernels: ModuleType = pytest.importorskip("etude.nn.triton.pair_distances")
     monkeypatch.setattr(distances, "_kernels", lambda _: kernels)
     compare(shape, distance, "cpu")
+
+
+def test_millions_of_candidates_fit_into_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA has 2^31 programs along the first axis of a grid and 65,535 along others: all entities of a large graph."""
+    kernels: ModuleType = pytest.importorskip("etude.nn.triton.pair_distances")
+    grids: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(kernels, "_forward", Watched(lambda grid, *args, **options: grids.append(grid)))
+    kernels.forward(torch.zeros(1, 1, 2), torch.zeros(1, 4_600_000, 2), "l1")
+    assert grids == [(143_750, 1, 1)]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_kernels_compile_for_a_gpu_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every distance; also for a single query, which is a constant of the kernel."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("runs without the interpreter")
+    from etude.nn.triton import pair_distances as kernels
+
+    variants = compile_launches(kernels, ["_forward", "_slopes"], monkeypatch, tmp_path)
+    for distance in DISTANCES:
+        queries, candidates = torch.zeros(2, 1, 6), torch.zeros(2, 7, 6)
+        kernels.backward(queries, candidates, kernels.forward(queries, candidates, distance), distance)
+    assert {name: len(found) for name, found in variants.items()} == {"_forward": 3, "_slopes": 6}
+
+
+@pytest.mark.gpu
+def test_candidates_of_more_than_two_to_the_31_numbers() -> None:
+    """The last of them is the nearest: its columns lie beyond what 32 bits count."""
+    if torch.cuda.mem_get_info()[0] < 30 * 2**30:
+        pytest.skip("needs 30 GB of a GPU")
+    candidates = torch.ones(1, 2_200_000, 1000, device="cuda")
+    candidates[0, -1] = 0.0
+    found = distances.pair_distances(torch.zeros(1, 1, 1000, device="cuda"), candidates, "l1")[0, 0]
+    assert found[-1].item() == 0.0 and (found[:-1] == 1000.0).all()
 
 
 @pytest.mark.gpu

@@ -32,8 +32,10 @@ def _forward(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """queries (G, D, C), candidates (G, D, M) -> out (G, C, M)."""
     group = tl.program_id(2).to(tl.int64)
-    rows = tl.program_id(0) * query_tile + tl.arange(0, query_tile)
-    columns = tl.program_id(1) * candidate_tile + tl.arange(0, candidate_tile)
+    # a grid has many programs along its first axis alone: millions of candidates, a few thousand queries
+    rows = tl.program_id(1) * query_tile + tl.arange(0, query_tile)
+    columns = tl.program_id(0) * candidate_tile + tl.arange(0, candidate_tile)
+    query_step, candidate_step = group * 0 + query_count, group * 0 + candidate_count  # 64 bits: columns may lie far
     query_start = queries + group * width * query_count + rows
     candidate_start = candidates + group * width * candidate_count + columns
     total = tl.zeros((query_tile, candidate_tile), tl.float32)
@@ -42,9 +44,9 @@ def _forward(  # type: ignore[no-untyped-def]
     for first in range(0, limit, unroll):
         for step in tl.static_range(unroll):  # loads of several columns are under way at once
             d = first + step
-            left = tl.load(query_start + d * query_count, mask=(rows < query_count) & (d < limit), other=0.0)
+            left = tl.load(query_start + d * query_step, mask=(rows < query_count) & (d < limit), other=0.0)
             right = tl.load(
-                candidate_start + d * candidate_count, mask=(columns < candidate_count) & (d < limit), other=0.0
+                candidate_start + d * candidate_step, mask=(columns < candidate_count) & (d < limit), other=0.0
             )
             difference = left[:, None] - right[None, :]
             if kind == 0:
@@ -53,9 +55,9 @@ def _forward(  # type: ignore[no-untyped-def]
                 total += difference * difference
             else:  # modulus: imaginary parts lie half a width behind the real ones
                 d += half
-                left = tl.load(query_start + d * query_count, mask=(rows < query_count) & (d < width), other=0.0)
+                left = tl.load(query_start + d * query_step, mask=(rows < query_count) & (d < width), other=0.0)
                 right = tl.load(
-                    candidate_start + d * candidate_count, mask=(columns < candidate_count) & (d < width), other=0.0
+                    candidate_start + d * candidate_step, mask=(columns < candidate_count) & (d < width), other=0.0
                 )
                 imaginary = left[:, None] - right[None, :]
                 total += tl.sqrt(tl.maximum(difference * difference + imaginary * imaginary, TINY))
@@ -86,19 +88,22 @@ def _slopes(  # type: ignore[no-untyped-def]
     total_imaginary = tl.zeros((row_tile, column_tile), tl.float32)
     other_start = others + group * other_count * width + columns
     weight_start = weights + group * other_count * row_count + numbers
+    other_step, weight_step = group * 0 + width, group * 0 + row_count
     for first in range(0, other_count, unroll):
         for step in tl.static_range(unroll):
             b = first + step
-            weight = tl.load(weight_start + b * row_count, mask=(numbers < row_count) & (b < other_count), other=0.0)
+            weight = tl.load(weight_start + b * weight_step, mask=(numbers < row_count) & (b < other_count), other=0.0)
             weight = weight[:, None]
-            other = tl.load(other_start + b * width, mask=(columns < limit) & (b < other_count), other=0.0)
+            other = tl.load(other_start + b * other_step, mask=(columns < limit) & (b < other_count), other=0.0)
             difference = own - other[None, :]
             if kind == 0:
                 total += tl.where(difference > 0, weight, tl.where(difference < 0, -weight, 0.0))
             elif kind == 1:
                 total += weight * difference
             else:
-                other = tl.load(other_start + b * width + half, mask=(columns < limit) & (b < other_count), other=0.0)
+                other = tl.load(
+                    other_start + b * other_step + half, mask=(columns < limit) & (b < other_count), other=0.0
+                )
                 imaginary = own_imaginary - other[None, :]
                 scaled = weight / tl.sqrt(tl.maximum(difference * difference + imaginary * imaginary, TINY))
                 total += scaled * difference
@@ -114,7 +119,7 @@ def forward(queries: Tensor, candidates: Tensor, distance: str) -> Tensor:
     candidate_count = candidates.shape[1]
     out = queries.new_empty(groups, query_count, candidate_count)
     query_tile, candidate_tile = _tile(query_count, TILE), _tile(candidate_count, TILE)
-    grid = (triton.cdiv(query_count, query_tile), triton.cdiv(candidate_count, candidate_tile), groups)
+    grid = (triton.cdiv(candidate_count, candidate_tile), triton.cdiv(query_count, query_tile), groups)
     with torch.cuda.device_of(queries):
         _forward[grid](
             queries.transpose(1, 2).contiguous(), candidates.transpose(1, 2).contiguous(), out, query_count,
