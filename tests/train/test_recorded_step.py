@@ -228,7 +228,8 @@ def test_values_of_the_host_refuse_to_be_recorded() -> None:
     count = batch.counts["loss"]  # a loss term may name it, and nothing may be computed from it
     reads: list[Callable[[], object]] = [lambda: batch.layout.lengths, lambda: batch.layout.host[:-1]]
     reads += [lambda: batch.slots[0], lambda: torch.ones(2) / count, lambda: torch.ones(2) * count]
-    reads += [lambda: max(1, count), lambda: float(count)]
+    reads += [lambda: max(1, count), lambda: float(count), lambda: count == 4, lambda: count // 2, lambda: -count]
+    reads += [lambda: batch.slots.max(), lambda: batch.layout.host.astype(int), lambda: batch.slots == 1]
     for read in reads:
         with pytest.raises(NotRecordable, match="on the host"):
             read()

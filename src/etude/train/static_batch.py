@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Hashable
 from dataclasses import fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -38,30 +38,19 @@ class HostValue:
             return self.total
         raise self._error()
 
-    def __len__(self) -> int:
+    def __getattr__(self, name: str) -> None:
+        """Refuse what arrays have (sums, largest values); Python and torch's compiler ask for names of their own."""
+        raise AttributeError(name) if name.startswith("_") else self._error()
+
+    def _refuse(self, *_: object) -> Any:
         raise self._error()
 
-    def __iter__(self) -> None:
-        raise self._error()
-
-    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
-        raise self._error()
-
-    def __float__(self) -> float:
-        raise self._error()
-
-    def __bool__(self) -> bool:
-        raise self._error()
-
-    def __index__(self) -> int:
-        raise self._error()
-
-    def _refuse(self, other: object) -> int:
-        raise self._error()
-
+    __len__ = __iter__ = __array__ = __float__ = __bool__ = __int__ = __index__ = _refuse
     # counts of a loss may be passed on, but nothing may be computed from them
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = __abs__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _refuse
+    __hash__ = _refuse
 
     def _error(self) -> NotRecordable:
         paths = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_stack()]
