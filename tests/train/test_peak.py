@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from etude.models import transformer
 from etude.nn.losses import linear_cross_entropy
@@ -31,6 +32,31 @@ class SimulatedCpu:
         seconds = self.waiting + 2 * size**2 * (size + self.overhead) / self.flops
         self.now += seconds
         return seconds
+
+
+def test_a_product_is_timed_on_the_gpu_that_computes_it(monkeypatch):
+    """Not on the current one, which may be another: it would have taken no time at all."""
+    streams = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self, stream=None):
+            streams.append(stream)
+
+        def synchronize(self):
+            pass
+
+        def elapsed_time(self, end):
+            return 2.0
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"the stream of {device}")
+    with FakeTensorMode():  # tensors of a GPU that is not there
+        matrices = [torch.empty(4, 4, device="cuda:1") for _ in range(3)]
+        assert peak._time_product(*matrices) == 0.002
+    assert streams == ["the stream of cuda:1"] * 2
 
 
 @pytest.fixture

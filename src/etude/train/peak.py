@@ -93,9 +93,10 @@ def _make_matrices(size: int, device: torch.device, dtype: torch.dtype) -> tuple
 def _time_product(left: Tensor, right: Tensor, out: Tensor) -> float:
     if left.device.type == "cuda":
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
+        stream = torch.cuda.current_stream(left.device)  # the current device may be another GPU
+        start.record(stream)
         torch.mm(left, right, out=out)
-        end.record()
+        end.record(stream)
         end.synchronize()
         return float(start.elapsed_time(end)) / 1e3
     started = time.perf_counter()
