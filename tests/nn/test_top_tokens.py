@@ -24,6 +24,15 @@ def check_top(device: str, dtype: torch.dtype, rows: int, vocab: int, count: int
         assert tokens.dtype == torch.int64 and values.dtype == torch.float32
 
 
+def check_no_numbers(device: str, vocab: int, count: int) -> None:
+    """Where a model has become no number, tokens are still those of the vocabulary: others have no vector."""
+    logits = torch.randn(3, vocab, device=device)
+    logits[0], logits[1, 3] = torch.nan, torch.nan
+    values, tokens = LogProbs(logits).topk(count)
+    assert int(tokens.min()) >= 0 and int(tokens.max()) < vocab
+    assert values[:2].isnan().all() and values[2].isfinite().all()
+
+
 def check_likeliest(device: str, dtype: torch.dtype, rows: int, vocab: int) -> None:
     """The first of equal ones, of which half precision has many; a row of nothing but minus infinity."""
     torch.manual_seed(vocab)
@@ -44,6 +53,7 @@ def test_the_likeliest_token() -> None:
 def test_the_likeliest_tokens() -> None:
     assert top_tokens._find_kernel(torch.zeros(1, 1)) is None
     check_top("cpu", torch.float32, 5, 37, 8)
+    check_no_numbers("cpu", 37, 8)
 
 
 def test_all_of_them() -> None:

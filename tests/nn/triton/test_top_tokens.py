@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from etude.nn import top_tokens
-from tests.nn.test_top_tokens import check_likeliest, check_top
+from tests.nn.test_top_tokens import check_likeliest, check_no_numbers, check_top
 
 
 def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
@@ -22,6 +22,7 @@ def test_the_likeliest_tokens(rows: int, vocab: int, count: int, monkeypatch: py
 
     monkeypatch.setattr(top_tokens, "_find_kernel", lambda logits: kernel)
     check_top("cpu", torch.float32, rows, vocab, count)
+    check_no_numbers("cpu", vocab, count)
 
 
 @pytest.mark.interpreted
@@ -41,4 +42,5 @@ def test_the_likeliest_token(vocab: int, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_likeliest_tokens_on_a_gpu(dtype: torch.dtype, vocab: int) -> None:
     assert (top_tokens._find_kernel(torch.zeros(1, vocab, device="cuda")) is None) == (vocab > 16_384)
     check_top("cuda", dtype, 64, vocab, 8)
+    check_no_numbers("cuda", vocab, 8)
     check_likeliest("cuda", dtype, 64, vocab)

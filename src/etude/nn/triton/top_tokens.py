@@ -25,11 +25,13 @@ def _choose(  # type: ignore[no-untyped-def]
     logits, banned, values, tokens, row_stride, vocab, has_banned: tl.constexpr, count: tl.constexpr,
     columns: tl.constexpr,
 ):  # fmt: skip
-    """logits (S, V), banned (V,) -> values, tokens (S, count)."""
+    """logits (S, V), banned (V,) -> values, tokens (S, count); what is no number counts as the largest, as in torch."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, columns)
     inside = column < vocab
     row_logits = tl.load(logits + row * row_stride + column, mask=inside, other=float("-inf")).to(tl.float32)
+    # else nothing is above it, and the place of a column behind the vocabulary might be taken for a token
+    row_logits = tl.where(row_logits != row_logits, float("inf"), row_logits)
     largest = tl.max(row_logits, 0)
     normalizer = largest + tl.log(tl.sum(tl.exp(row_logits - largest), 0))
     if has_banned:  # they have their share of the probability, and are never chosen
