@@ -49,7 +49,7 @@ class Interpreter:
 
 # imported once: what the files of tests and their fixtures need, and what torch and Triton import at a first call
 SHARED = (
-    "torch", "torch._dynamo", "triton", "triton.runtime.interpreter", "scipy.stats", "hypothesis.strategies",
+    "torch", "torch._dynamo", "triton", "triton.runtime.interpreter", "hypothesis.strategies",
     "etude.inference.model", "tests.transfer_fixtures",
 )  # fmt: skip
 

@@ -101,8 +101,8 @@ def test_unknown_tokens_are_a_problem(tmp_path: Path) -> None:
     ]
 
 
-def test_memory_is_estimated_once_and_no_compiler_is_imported(tmp_path: Path) -> None:
-    """Drawing on the meta device imports torch's compiler, which takes seconds."""
+def test_memory_is_estimated_once_and_nothing_slow_is_imported(tmp_path: Path) -> None:
+    """Drawing on the meta device imports torch's compiler, a rank correlation scipy.stats: seconds each."""
     (tmp_path / "text.txt").write_text("".join(f"{s.strip()} The dog too.\n\n" for s in SENTENCES), encoding="utf-8")
     prepare(str(tmp_path / "text.txt"), tmp_path / "corpus", tokenizer="wordpiece:100", valid=0.2, workers=0)
     code = """
@@ -119,6 +119,7 @@ result = checking.check(Recipe.load("bert-toy"), sys.argv[1])
 assert len(calls) == 1 and calls[0] > 1, calls
 assert result.needs.activations > 0 and result.needs.parameters == 4 * result.parameters
 assert "torch._dynamo.callback" not in sys.modules and "sympy" not in sys.modules
+assert "scipy.stats" not in sys.modules
 """
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "corpus")], check=False, capture_output=True, text=True

@@ -7,7 +7,6 @@ is sure of itself.
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import beta
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 MIN_LOG_PROB = -50.0  # a probability of 0 is taken for this: one such answer must not decide the temperature
@@ -103,6 +102,8 @@ def count_answers(ranked: np.ndarray) -> list[int]:
 
 def clopper_pearson_bound(hits: int, count: int, error: float) -> float:
     """Return the lower bound of a share, exceeded by the true one with a chance of at least 1 - error."""
+    from scipy.stats import beta  # takes longer to import than torch
+
     return float(beta.ppf(error, hits, count - hits + 1)) if hits else 0.0
 
 

@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import rankdata
 
 
 class Confusion:
@@ -85,6 +84,8 @@ class Correlation:
     @property
     def spearman(self) -> float:
         """Pearson of ranks, ties at their mean rank."""
+        from scipy.stats import rankdata  # takes longer to import than torch; no other metric needs it
+
         gold, predicted = self._pairs()
         return _correlation(rankdata(gold), rankdata(predicted))
 

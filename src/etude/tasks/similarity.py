@@ -20,7 +20,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from scipy.stats import rankdata
 from torch import Tensor
 
 from etude.chance import Chance
@@ -113,6 +112,8 @@ class CorrelationScoring(Scoring[RatedPair]):
         gold = np.array([item.value for item in examples], dtype=np.float64)
         predicted = np.array([answer["score"] for answer in answers], dtype=np.float64)
         if self.score == "spearman":
+            from scipy.stats import rankdata  # takes longer to import than torch; no other task needs it
+
             gold, predicted = rankdata(gold), rankdata(predicted)
         return correlation_outcome(gold, predicted)
 
