@@ -114,31 +114,36 @@ class LayerFeatures(Model):
         keys, spans = self._keys(packed), list(zip(packed.layout.host[:-1], packed.layout.host[1:], strict=True))
         uncached = list({key: number for number, key in enumerate(keys) if key not in self.cache}.values())
         computed: dict[bytes, Tensor] = {}
+        device = packed.tokens.device
         if uncached:
             part = _select(packed, uncached)
-            device = packed.tokens.device
             with torch.autocast(device.type, enabled=False):
                 stack = self._stack(part.to(device)).float()
-            for number, piece in zip(uncached, stack.split(part.layout.lengths.tolist()), strict=True):
-                computed[keys[number]] = piece
-                self._store(keys[number], piece)
+            computed = _divide([keys[number] for number in uncached], stack, part.layout.lengths.tolist())
+            if self.free_bytes >= 0:  # all in one copy: a GPU is waited for at each
+                self._store(_divide(list(computed), stack.cpu(), part.layout.lengths.tolist()))
         read = [key for key, (start, stop) in zip(keys, spans, strict=True) if stop > start]
         if not read:
             return self._stack(packed).float()  # no tokens: nothing to remember, but layers and widths
         if not computed:  # joined where they are remembered, and sent once: a copy to a GPU for each would take longer
-            return torch.cat([self.cache[key] for key in read]).to(packed.tokens.device)
-        return torch.cat(
-            [computed[key] if key in computed else self.cache[key].to(packed.tokens.device) for key in read]
-        )
+            return torch.cat([self.cache[key] for key in read]).to(device)
+        if others := [key for key in dict.fromkeys(read) if key not in computed]:
+            joined = torch.cat([self.cache[key] for key in others]).to(device)
+            computed |= _divide(others, joined, [len(self.cache[key]) for key in others])
+        return torch.cat([computed[key] for key in read])
 
-    def _store(self, key: bytes, states: Tensor) -> None:
-        size = states.numel() * states.element_size()
-        if size <= self.free_bytes:
-            self.free_bytes -= size
-            self.cache[key] = states.cpu().clone()
-        elif self.free_bytes >= 0:
-            self.free_bytes = -1
-            log.warning("The frozen states do not all fit into memory (transfer.cache_mb): the rest is computed anew.")
+    def _store(self, pieces: dict[bytes, Tensor]) -> None:
+        """Remember states (L, ...) of sequences, on the host, as long as there is room."""
+        for key, states in pieces.items():
+            size = states.numel() * states.element_size()
+            if size <= self.free_bytes:
+                self.free_bytes -= size
+                self.cache[key] = states.clone()
+            elif self.free_bytes >= 0:
+                self.free_bytes = -1
+                log.warning(
+                    "The frozen states do not all fit into memory (transfer.cache_mb): the rest is computed anew."
+                )
 
     def _keys(self, packed: Packed) -> list[bytes]:
         """The ids of a sequence, its segments and its entities: all that its states depend on."""
@@ -194,6 +199,11 @@ class LayerFeatures(Model):
 
     def prepare_transfer(self, settings: TransferSettings) -> None:
         self.wrapped.prepare_transfer(settings)
+
+
+def _divide(keys: list[bytes], states: Tensor, lengths: list[int]) -> dict[bytes, Tensor]:
+    """Return the states of each sequence, by its key."""
+    return dict(zip(keys, states.split(lengths), strict=True))
 
 
 def _select(packed: Packed, numbers: Sequence[int]) -> Packed:
