@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -12,6 +14,7 @@ from torch import Tensor
 from etude.nn.attention import dispatch as attention
 from etude.nn.attention.dispatch import attend, attend_packed
 from etude.nn.packed import Layout
+from tests.nn.triton.launches import Watched
 
 
 def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
@@ -53,6 +56,37 @@ def test_tiles(causal: bool, tiles: tuple[int, int], size: int, monkeypatch: pyt
         held = kernel == "KEY_GRAD_CAUSAL"
         monkeypatch.setattr(tiled_attention, kernel, tiled_attention.Tiles(*tiles, 4, 2, 1, 0, held))
     is_the_reference("tiled", make_layout([15, 1, 0, 33, 48, 0], 48), size, causal, 2e-6)
+
+
+@pytest.mark.interpreted
+def test_more_sequences_than_a_launch_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    from etude.nn.triton import tiled_attention
+
+    monkeypatch.setattr(tiled_attention, "MAX_SEQUENCES", 2)
+    is_the_reference("tiled", make_layout([15, 1, 0, 33, 7], 48), 16, True, 2e-6)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_launches_have_no_more_sequences_than_cuda_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """65,535 along the third axis: short documents fill a batch with more, and one long one makes them all tiled."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("runs without the interpreter")
+    from etude.nn.triton import tiled_attention
+
+    launches: dict[str, list[tuple[int, int, int]]] = {}
+    for name in ("_forward_kernel", "_query_grad_kernel", "_key_grad_kernel"):
+
+        def watch(grid: tuple[int, int, int], *_: object, name: str = name, **__: object) -> None:
+            launches.setdefault(name, []).append(grid)
+
+        monkeypatch.setattr(tiled_attention, name, Watched(watch))
+    layout = make_layout([1] * 70_000, 129)
+    qkv = torch.zeros(70_000, 3, 1, 16, requires_grad=True)
+    attend_packed(qkv, layout, causal=True, path="tiled").sum().backward()
+    assert len(launches) == 3
+    for grids in launches.values():
+        assert sum(sequences for _, _, sequences in grids) == 70_000
+        assert all(sequences <= 65_535 for _, _, sequences in grids)
 
 
 @pytest.mark.interpreted
@@ -135,6 +169,20 @@ def test_dropout_of_rows_columns_and_programs_is_independent() -> None:
     # of four corners of a rectangle none is settled by the others
     corners = [gone[:, a : -8 + a or None, b : -8 + b or None] for a in (0, 8) for b in (0, 8)]
     assert abs(float((corners[0] * corners[1] * corners[2] * corners[3]).mean()) - 1e-4) < 1e-4
+
+
+@pytest.mark.gpu
+def test_very_many_sequences_on_a_gpu() -> None:
+    """Of one token each, which sees itself alone, and a last one of many."""
+    layout = make_layout([1] * 70_000 + [200], 200).to("cuda")
+    qkv = torch.randn(70_200, 3, 1, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    mixed = attend_packed(qkv, layout, causal=True, path="tiled")
+    mixed.sum().backward()
+    assert qkv.grad is not None
+    torch.testing.assert_close(mixed[:70_000], qkv[:70_000, 2])
+    assert (qkv.grad[:70_000, 2] == 1).all() and (qkv.grad[:70_000, :2] == 0).all()
+    expected = attend(*qkv.detach()[70_000:].float().unbind(1), make_layout([200], 200), causal=True, path="reference")
+    torch.testing.assert_close(mixed[70_000:].float(), expected, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.gpu

@@ -23,6 +23,7 @@ imports this file, and only there.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +35,8 @@ from torch.library import custom_op
 from etude.nn.triton.dropout import STEPS, dropout_factor, head_key
 
 LOG2E = 1.4426950408889634  # the hardware's exponential is a power of two
+# Of a launch: CUDA has 65,535 programs along an axis that is not the first. A multiple of 16, as the address of bounds.
+MAX_SEQUENCES = 65_520
 
 
 class Tiles(NamedTuple):
@@ -371,6 +374,14 @@ def _shape(qkv: Tensor, causal: bool, dropout: float, tiles: Tiles) -> dict[str,
     return shape | {"num_warps": tiles.warps, "num_stages": tiles.stages}
 
 
+def _parts(bounds: Tensor, seed: Tensor, dropout: float) -> Iterator[tuple[Tensor, int, Tensor]]:
+    """Yield the bounds of as many sequences as a launch may have, their number, and the seed of their dropout."""
+    sequences = bounds.shape[0] - 1
+    for first in range(0, sequences, MAX_SEQUENCES):
+        count = min(MAX_SEQUENCES, sequences - first)
+        yield bounds[first:], count, seed + first if dropout and first else seed
+
+
 @custom_op("etude::attend_tiled", mutates_args={})
 def attend_tiled(
     qkv: Tensor, bounds: Tensor, seed: Tensor, longest: int, causal: bool, dropout: float
@@ -382,9 +393,10 @@ def attend_tiled(
     qkv = qkv.contiguous()
     out, sums = _like_results(qkv)
     tokens, heads, _ = out.shape
-    grid = (triton.cdiv(longest, FORWARD.rows), heads, bounds.shape[0] - 1)
+    blocks, shape = triton.cdiv(longest, FORWARD.rows), _shape(qkv, causal, dropout, FORWARD)
     with torch.cuda.device_of(qkv):
-        _forward_kernel[grid](qkv, bounds, seed, out, sums, tokens, **_shape(qkv, causal, dropout, FORWARD))
+        for part, sequences, part_seed in _parts(bounds, seed, dropout):
+            _forward_kernel[(blocks, heads, sequences)](qkv, part, part_seed, out, sums, tokens, **shape)
     return out, sums
 
 
@@ -407,27 +419,18 @@ def attend_tiled_backward(
     grad, qkv = grad.contiguous(), qkv.contiguous()
     tokens, _, heads, size = qkv.shape
     out, row_dots = torch.empty_like(qkv), torch.empty_like(sums)
-    sequences, grad_scale = bounds.shape[0] - 1, size**-0.5
-    with torch.cuda.device_of(qkv):
-        _query_grad_kernel[(triton.cdiv(longest, QUERY_GRAD.rows), heads, sequences)](
-            grad,
-            qkv,
-            mixed,
-            bounds,
-            seed,
-            sums,
-            row_dots,
-            out,
-            tokens,
-            grad_scale=grad_scale,
-            **_shape(qkv, causal, dropout, QUERY_GRAD),
-        )
+    shape = _shape(qkv, causal, dropout, QUERY_GRAD) | {"grad_scale": size**-0.5}
     keys = KEY_GRAD_CAUSAL if causal else KEY_GRAD
-    shape = _shape(qkv, causal, dropout, keys) | {"grad_scale": grad_scale, "in_registers": keys.in_registers}
+    key_shape = _shape(qkv, causal, dropout, keys) | {"grad_scale": size**-0.5, "in_registers": keys.in_registers}
+    blocks, key_blocks = triton.cdiv(longest, QUERY_GRAD.rows), triton.cdiv(longest, keys.columns)
     with torch.cuda.device_of(qkv):
-        _key_grad_kernel[(triton.cdiv(longest, keys.columns), heads, sequences)](
-            grad, qkv, bounds, seed, sums, row_dots, out, tokens, **shape
-        )
+        for part, sequences, part_seed in _parts(bounds, seed, dropout):
+            _query_grad_kernel[(blocks, heads, sequences)](
+                grad, qkv, mixed, part, part_seed, sums, row_dots, out, tokens, **shape
+            )
+            _key_grad_kernel[(key_blocks, heads, sequences)](
+                grad, qkv, part, part_seed, sums, row_dots, out, tokens, **key_shape
+            )
     return out
 
 
