@@ -104,6 +104,26 @@ def test_long_texts_are_cut_at_the_context() -> None:
     assert len(decoder().frame(np.arange(6, 100))) == 32
 
 
+def test_states_and_vectors_of_a_batch_are_copied_to_the_host_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU is waited for at each copy, and has nothing to do meanwhile."""
+    model, cpu = encoder(), torch.Tensor.cpu
+    copies: list[torch.Tensor] = []
+
+    def count(self: torch.Tensor) -> torch.Tensor:
+        copies.append(self)
+        return cpu(self)
+
+    monkeypatch.setattr(torch.Tensor, "cpu", count)
+    for ask in (
+        lambda: model.encode(WORDS),
+        lambda: model.states(sequences(model.model.vocab)),
+        lambda: model.states(sequences(model.model.vocab), layers="last"),
+    ):
+        copies.clear()
+        assert len(ask()) >= 4
+        assert len(copies) == 1
+
+
 def test_word_vectors_and_recurrent_models_encode_too() -> None:
     assert word_vectors().encode(["the cat", "cat"]).shape == (2, 8)
     assert elmo().encode(["the cat", ""]).shape == (2, 16)

@@ -75,9 +75,10 @@ class InferenceModel:
         edges: list[tuple[int, int]] = []  # markers before and behind each sequence, which are left out
         for packed in self.pack_batches(self._frame_word_lists(ids, edges)):
             hidden = torch.stack(self.model.layer_states(packed)) if layers == "all" else self.model(packed).last
+            hidden = hidden.cpu().float()  # of all sequences at once: a GPU is waited for at each copy
             for start, stop in spans(packed):
                 before, behind = edges[len(arrays)]
-                arrays.append(hidden[..., start + before : stop - behind, :].float().cpu().numpy())
+                arrays.append(hidden[..., start + before : stop - behind, :].numpy())
         return arrays
 
     def _frame_word_lists(self, sequences: Iterable[Ids | Words], edges: list[tuple[int, int]]) -> Iterator[Ids]:
@@ -210,8 +211,9 @@ class InferenceModel:
                     f"layer={layer}: this model has layers 0 (the embeddings) to {len(states) - 1}; -1 is the last."
                 )
             chosen = states[layer].float()
-            vectors += [POOLS[pool](chosen[start:stop]).cpu().numpy() for start, stop in spans(packed)]
-        return np.stack(vectors) if vectors else np.zeros((0, self.model.width), np.float32)
+            pooled = torch.stack([POOLS[pool](chosen[start:stop]) for start, stop in spans(packed)])
+            vectors.append(pooled.cpu().numpy())  # at once, as above
+        return np.concatenate(vectors) if vectors else np.zeros((0, self.model.width), np.float32)
 
     def _frame_texts(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
         for start in range(0, len(texts), 1000):  # encodings are large: not all at once
