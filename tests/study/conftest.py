@@ -18,6 +18,7 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
     """Speeds are only estimates here."""
     patch.setattr(budget, "TRIAL_SECONDS", 0.05)
     patch.setattr(bootstrap, "ROUNDS", 20)  # of the interval on dev, which a study does not look at
+    patch.setattr(bootstrap.bootstrap, "__defaults__", (True, 0, 20))  # `rounds` is ROUNDS as it was at import
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -13,4 +13,5 @@ from etude.tasks import bootstrap
 def _short_bootstraps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bootstrap, "ROUNDS", 20)
+        patch.setattr(bootstrap.bootstrap, "__defaults__", (True, 0, 20))  # `rounds` is ROUNDS as it was at import
         yield
