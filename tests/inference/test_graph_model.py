@@ -132,7 +132,7 @@ def test_vectors_go_out_as_text_and_come_back(folder: Path, tmp_path: Path) -> N
         etude.export(folder / "run", out=tmp_path / "ring.vec")
 
 
-def test_check_counts_triples_and_names_problems(folder: Path) -> None:
+def test_check_counts_triples_and_names_problems(folder: Path, short_trials: None) -> None:
     result = check("transe-toy", folder / "other", {"train.device": "cpu", "train.workers": 0, "train.steps": 5})
     assert result.tokens == 5 * 256 and result.unigram_nats is None
     assert result.parameters == 64 * (ENTITIES + RELATIONS)

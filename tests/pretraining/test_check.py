@@ -14,6 +14,8 @@ from etude.recipes.schema import Recipe
 from etude.text.corpus.manifest import Report
 from etude.text.prepare.prepare import prepare
 
+pytestmark = pytest.mark.usefixtures("short_trials")
+
 SENTENCES = [f"The {animal} number {number} sleeps near the old mill.\n\n"
              for number in range(10) for animal in ("cat", "dog", "hen", "owl")]  # fmt: skip
 
