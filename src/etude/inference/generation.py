@@ -28,6 +28,7 @@ from etude.chance import fold, fold_arrays, gumbel
 from etude.errors import UserError
 from etude.inference.base import InferenceModel, describe_use
 from etude.inference.reader import Reader
+from etude.nn.packed import send_array
 from etude.nn.top_tokens import choose_likeliest
 from etude.text.tokenizer.stream_decoder import StoppingDecoder, StreamDecoder
 
@@ -101,8 +102,7 @@ class Sampling:
 
     def send_keys(self, keys: np.ndarray, device: torch.device) -> Tensor:
         """Random keys, uint64, as `draw` takes them on a device, without waiting for what it does at the moment."""
-        source = torch.from_numpy(keys.view(np.int64))
-        return source.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else source
+        return send_array(keys.view(np.int64), device)
 
     def draw(self, logits: Tensor, keys: Tensor | None) -> Tensor:
         """Sample (S,) tokens from (S, V) logits and (S,) keys (the Gumbel-max trick), without waiting for a GPU.

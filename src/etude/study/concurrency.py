@@ -31,7 +31,7 @@ class Concurrency:
 
     def begin(self, key: str) -> None:
         count = len(self.neighbours)
-        self.neighbours = {other: max(most, count) for other, most in self.neighbours.items()} | {key: count}
+        self.neighbours = {running: max(most, count) for running, most in self.neighbours.items()} | {key: count}
 
     def leave(self, key: str) -> None:
         """Count a cell no more that ended in another way than `finish` and `run_out`, or will not run."""

@@ -154,10 +154,10 @@ class ProcessExecutor:
             worker.is_busy = worker.is_suspect = False  # it was asked whether its GPU is there
             if result.lost:
                 self.lost_at = time.monotonic()
-                for other in [other for other in self.workers.values() if other.gpu == worker.gpu]:
-                    other.is_suspect = other.is_busy
-                    if not other.is_busy:
-                        self._stop(other)
+                for neighbour in [found for found in self.workers.values() if found.gpu == worker.gpu]:
+                    neighbour.is_suspect = neighbour.is_busy
+                    if not neighbour.is_busy:
+                        self._stop(neighbour)
             elif result.retains_memory:
                 self._stop(worker)
             self.changed.notify_all()

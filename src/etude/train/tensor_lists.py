@@ -42,16 +42,12 @@ def _split_into_chunks(sizes: tuple[int, ...], block: int, device: torch.device)
     tensor = np.repeat(np.arange(len(sizes)), chunk_counts)
     index = np.arange(chunk_counts.sum()) - np.repeat(np.cumsum(chunk_counts) - chunk_counts, chunk_counts)
     elements = np.minimum(np.array(sizes, dtype=np.int64)[tensor] - index * block, block)
-    return _copy(np.stack([tensor, index, elements]).astype(np.int32), device)
+    return send_array(np.stack([tensor, index, elements]).astype(np.int32), device)
 
 
 def copy_to_device(values: np.ndarray, device: torch.device) -> Tensor:
     """Copy without synchronising. The pinned buffer is new each time: torch keeps it alive until the copy is done."""
-    return _ACTIVE[-1].copy(values, device) if _ACTIVE else _copy(values, device)
-
-
-def _copy(values: np.ndarray, device: torch.device) -> Tensor:
-    return send_array(values, device)
+    return _ACTIVE[-1].copy(values, device) if _ACTIVE else send_array(values, device)
 
 
 class StaticTables:
@@ -83,12 +79,12 @@ class StaticTables:
         if len(self.contents) != len(self.tables):
             raise RuntimeError(f"a step copied {len(self.tables)} tables, and its recording {len(self.contents)}")
         for table, values in zip(self.tables, self.contents, strict=True):
-            table.copy_(_copy(values, table.device))
+            table.copy_(send_array(values, table.device))
 
     def copy(self, values: np.ndarray, device: torch.device) -> Tensor:
         """Return a table on the device: new and filled, or while recording, the one that is filled later."""
         if not self.is_recording:
-            self.tables.append(_copy(values, device))
+            self.tables.append(send_array(values, device))
             return self.tables[-1]
         number = len(self.contents)
         if number >= len(self.tables) or self.tables[number].shape != values.shape:

@@ -109,11 +109,7 @@ def make_plan(bounds: np.ndarray, device: torch.device) -> Plan:
     slot_of_token = np.empty(int(bounds[-1]), np.int64)
     filled = token_of_slot >= 0
     slot_of_token[token_of_slot[filled]] = np.flatnonzero(filled)
-    return Plan(buckets, _to_device(token_of_slot, device), _to_device(slot_of_token, device), device)
-
-
-def _to_device(array: np.ndarray, device: torch.device) -> Tensor:
-    return send_array(array, device)
+    return Plan(buckets, send_array(token_of_slot, device), send_array(slot_of_token, device), device)
 
 
 def choose_buckets(order: np.ndarray, lengths: np.ndarray, price: float) -> list[tuple[np.ndarray, int]]:

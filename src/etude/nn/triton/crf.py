@@ -34,7 +34,7 @@ def _log_sum_exp(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _log_sum_ways(x):  # type: ignore[no-untyped-def]
+def _log_sum_over_previous(x):  # type: ignore[no-untyped-def]
     """Of a matrix (from, to), over from."""
     highest = tl.max(x, 0)
     return highest + tl.log(tl.sum(tl.exp(x - highest[None, :]), 0))
@@ -67,7 +67,7 @@ def _forward(  # type: ignore[no-untyped-def]
         scores -= norm
         tl.store(variables + place * tags + tag, scores, mask=inside)
         tl.store(norms + place, norm)
-        incoming = _log_sum_ways(scores[:, None] + weights)
+        incoming = _log_sum_over_previous(scores[:, None] + weights)
         place += direction
 
 
@@ -126,9 +126,9 @@ def _decode(  # type: ignore[no-untyped-def]
         place = first + step
         best = tl.load(emissions + place * tags + tag, mask=inside, other=LOW) + incoming
         best -= tl.max(best, 0)  # only differences matter, and small numbers keep them
-        ways = best[:, None] + weights
-        incoming = tl.max(ways, 0)
-        tl.store(pointers + place * tags + tag, tl.argmax(ways, 0).to(tl.int32), mask=inside)  # from the next token
+        candidates = best[:, None] + weights
+        incoming = tl.max(candidates, 0)
+        tl.store(pointers + place * tags + tag, tl.argmax(candidates, 0).to(tl.int32), mask=inside)  # of the next
     tl.debug_barrier()  # pointers are written by other threads than those that read them
     current = tl.argmax(best + tl.load(end_scores + tag, mask=inside, other=LOW), 0).to(tl.int32)
     for step in range(count):
