@@ -108,7 +108,7 @@ speed() { # FOLDER NAME...: each for a minute or two
 
 tests() { # FOLDER: compiled kernels are tested as a user runs them, without MPS
     CUDA_MPS_PIPE_DIRECTORY="$work/no-mps" detach tests "${TEST_CORES:-$other_cores}" \
-        python -m pytest -q -p no:cacheprovider -m gpu -n "${TEST_PROCESSES:-4}" --continue-on-collection-errors
+        python -m pytest -v -W ignore -p no:cacheprovider -m gpu -n "${TEST_PROCESSES:-4}" --continue-on-collection-errors
 }
 
 picks() { # FOLDER
@@ -155,6 +155,7 @@ wait_for_all() { # OUT SECONDS
         [ -f "$name" ] && { echo "== $(basename "$name")"; tail -n "${LINES_EACH:-12}" "$name"; }
     done
     if [ -e "$work/study/log.txt" ]; then tail -n 5 "$work/study/log.txt"; fi
+    if [ -e "$work/tests.log" ]; then grep -a "FAILED tests\|ERROR tests" "$work/tests.log" | sort -u | head -n 30 || true; fi
     mkdir -p "$out"
     (cd "$work" && tar czf "$out/results.tgz" --ignore-failed-read $(find . -maxdepth 1 -name '*.log' -type f) $(ls -d picks study heads 2> /dev/null))
     echo "$(left) minutes left; under way: $(running)"

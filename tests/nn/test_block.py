@@ -16,7 +16,6 @@ from etude.nn.block import AttentionBranch, FeedForwardBranch, Placement, pool_f
 from etude.nn.embedding import Embedding, sinusoidal_positions
 from etude.nn.norm import Norm
 from etude.nn.packed import Layout, pack
-from etude.nn.rotary import compute_rotation, rotate
 
 
 def plain_norm(x: Tensor, norm: Norm) -> Tensor:
@@ -191,34 +190,6 @@ def test_state_dropout_draws_each_use_anew() -> None:
     torch.manual_seed(0)
     states, _ = embedding(torch.tensor([7, 7]), torch.arange(2), None)
     assert not torch.equal(states[0] == 0, states[1] == 0)
-
-
-def test_rotation_keeps_lengths_and_depends_on_distance_only() -> None:
-    query, key = torch.randn(1, 1, 8, dtype=torch.float64), torch.randn(1, 1, 8, dtype=torch.float64)
-
-    def score(at: int, other: int) -> float:
-        rotated = (
-            rotate(query, compute_rotation(torch.tensor([at]), 8)),
-            rotate(key, compute_rotation(torch.tensor([other]), 8)),
-        )
-        assert abs(float(rotated[0].norm() - query.norm())) < 1e-5
-        return float((rotated[0] * rotated[1]).sum())
-
-    assert abs(score(3, 1) - score(103, 101)) < 1e-4
-    assert abs(score(3, 1) - score(1, 3)) > 1e-3
-    assert abs(score(3, 1) - score(4, 1)) > 1e-3
-
-
-def test_rotation_is_a_complex_product() -> None:
-    x = torch.randn(4, 2, 6)
-    positions = torch.tensor([0, 1, 5, 300])
-    rotated = rotate(x, compute_rotation(positions, 6, base=500.0))
-    for index in range(3):
-        angle = positions.double() * 500.0 ** (-2 * index / 6)
-        pair = torch.complex(x[..., index].double(), x[..., index + 3].double())
-        expected = pair * torch.polar(torch.ones(4).double(), angle)[:, None]
-        torch.testing.assert_close(rotated[..., index].double(), expected.real, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(rotated[..., index + 3].double(), expected.imag, rtol=1e-4, atol=1e-4)
 
 
 def test_pooling_takes_first_tokens_and_bears_empty_sequences() -> None:

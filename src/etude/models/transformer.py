@@ -316,7 +316,7 @@ class Transformer(Model):
 
         4 * 2D             the residual stream at both norms, which work in float32
         b * 6D             input of the projections, query, key, value, mixed values, input of the feedforward
-        b * 2D             query and key once more where positions are rotary
+        b * 2D             query and key once more where positions are rotary, unless kernels of a GPU rotate them
         b * 2F             before and after the activation; F for relu, 4F gated
         dropout masks; on a CPU also attention weights where they are dropped out, as no fused kernel there does that
 
@@ -327,7 +327,8 @@ class Transformer(Model):
         mask = 1 if device == "cuda" else 4  # of a dropout mask's element; on a CPU torch keeps a scaled float
         dropped = width * mask if settings.dropout else 0  # the mask of a branch
         inner = (4 if settings.gated else 1 if settings.activation == "relu" else 2) * self.inner
-        attention = 4 * width + element_size * (7 if settings.positions == "rotary" else 5) * width + dropped
+        rotates_apart = settings.positions == "rotary" and (device != "cuda" or element_size != 2)
+        attention = 4 * width + element_size * (7 if rotates_apart else 5) * width + dropped
         feedforward = 4 * width + element_size * (width + inner) + dropped
         pairs = 0
         if device == "cpu" and (settings.attention_dropout or element_size == 2):

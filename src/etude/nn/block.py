@@ -21,7 +21,7 @@ from etude.nn.few_rows_linear import StepStream
 from etude.nn.packed import Layout
 from etude.nn.recompute import Recomputable, recomputable
 from etude.nn.residual import BranchStream, Placement, Stream
-from etude.nn.rotary import Rotation, rotate
+from etude.nn.rotary import Rotation, rotate_packed, rotate_query_key, supports_packed
 
 
 class AttentionBranch(Recomputable):
@@ -74,17 +74,20 @@ class AttentionBranch(Recomputable):
             return self._take_step(x, cache, layer, window, rotation)
         x, normed = residual.branch_input(x, self.norm, self.placement)
         dropout = self.attention_dropout if self.training else 0.0
-        is_plain = cache is None and record_weights is None and rotation is None
+        is_packed = cache is None and record_weights is None
+        is_plain = is_packed and rotation is None
         if is_plain and only is not None and query_subset.supports_query_subset(normed, path):
             mixed = self.attend_query_subset(normed, layout, only, causal=causal, window=window, dropout=dropout)
             return self.project_output(residual.select_tokens(x, only), mixed)
-        if is_plain:
-            qkv = self.qkv(normed).view(-1, 3, self.heads, self.size)
+        qkv = self.qkv(normed).view(-1, 3, self.heads, self.size)
+        if is_packed and rotation is not None and supports_packed(qkv):
+            qkv, rotation = rotate_packed(qkv, rotation), None
+        if is_packed and rotation is None:
             if record_query_key is not None:
                 record_query_key.append(qkv[:, :2])
             mixed = self.mix(qkv, layout, causal=causal, window=window, dropout=dropout, path=path)
             return self.project_output(x, mixed, only)
-        query, key, value = self.project_qkv(normed, rotation)
+        query, key, value = rotate_query_key(qkv, rotation)
         if record_query_key is not None:
             record_query_key.append(torch.stack([query, key], 1))
         if cache is not None:
@@ -104,9 +107,7 @@ class AttentionBranch(Recomputable):
         """The same for few tokens on a GPU: norm and projection are one kernel, output and sum another."""
         is_pre = self.placement == "pre"
         qkv = few_rows_linear.linear(x, self.qkv, norm=self.norm if is_pre else None)
-        query, key, value = qkv.view(-1, 3, self.heads, self.size).unbind(1)
-        if rotation is not None:
-            query, key = rotate(query, rotation), rotate(key, rotation)
+        query, key, value = rotate_query_key(qkv.view(-1, 3, self.heads, self.size), rotation)
         mixed = cache.attend(layer, query, key, value, window).reshape(len(qkv), -1)
         total = few_rows_linear.add_linear(x, mixed, self.out)
         result: Stream = total if is_pre else self.norm(total)
@@ -132,13 +133,6 @@ class AttentionBranch(Recomputable):
         return query_subset.attend_query_subset(
             query, key_value, layout, only, causal=causal, window=window, dropout=dropout
         )
-
-    def project_qkv(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute queries, keys and values, (N, H, d) each, rotated by position where positions are rotary."""
-        query, key, value = self.qkv(x).view(x.shape[0], 3, self.heads, self.size).unbind(1)
-        if rotation is not None:
-            query, key = rotate(query, rotation), rotate(key, rotation)
-        return query, key, value
 
     def project_output(self, x: BranchStream, mixed: Tensor, only: Tensor | None = None) -> Stream:
         """Apply the output projection and add the result to the residual stream."""
