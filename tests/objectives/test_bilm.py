@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from etude.models import recurrent, static
 from etude.nn.packed import pack
 from etude.objectives.base import Row
 from etude.objectives.bilm import BiLM, LaneBatch, Settings, Stream, build
+from tests.device_waits import RefuseWaits
 from tests.objectives.small_corpus import SPECIAL, VOCAB, small_corpus
 
 END = SPECIAL.end
@@ -291,6 +292,19 @@ def test_a_batch_moves_as_a_whole() -> None:
     moved = objective.batch([rows[0]], Chance(0, 0)).to("meta")
     assert isinstance(moved, LaneBatch)
     assert moved.tokens.is_meta and moved.targets.is_meta and moved.backward.tokens.is_meta
+
+
+@pytest.mark.parametrize("softmax", ["full", "sampled"])
+def test_a_step_has_nothing_that_a_gpu_is_waited_for(softmax: Literal["full", "sampled"]) -> None:
+    """The first step starts all lanes anew, the later ones go on."""
+    model, _ = system()
+    objective = build(Settings(unroll=5, softmax=softmax, candidates=8), model, SPECIAL)
+    objective.set_lanes(4)
+    rows = objective.rows(small_corpus(text([[6, 5, 4]] * 20)), seed=0)
+    for step in range(3):
+        batch = objective.batch(rows_of(rows, step, 4), Chance(0, step))
+        with RefuseWaits():
+            torch.stack([term.sum for term in objective.loss(model, batch).values()]).sum().backward()
 
 
 @pytest.mark.gpu

@@ -172,7 +172,7 @@ class Lanes:
         onward, fresh, chosen = (self._send(part) for part in (slots[continued], slots[~(continued | again)], slots))
         for before, after in zip(self.before, self.after, strict=True):
             before[onward] = after[onward]
-            before[fresh] = 0
+            before.index_fill_(0, fresh, 0.0)  # `before[fresh] = 0` would copy the number to a GPU, and wait
         return self.before[0][chosen], self.before[1][chosen]
 
     def leave(self, slots: np.ndarray, rows: np.ndarray, states: tuple[Tensor, Tensor]) -> None:
