@@ -41,6 +41,13 @@ def test_models_that_have_hardly_learnt() -> None:
     assert explain_untested("not settled", [True], None, None) is None
 
 
+def test_where_learning_at_all_is_the_question() -> None:
+    assert explain_untested("holds", [True], GROWN, YOUNG, trainability=True) is None
+    assert explain_untested("not settled", [True], YOUNG, GROWN, trainability=True) is None
+    assert explain_untested("not settled", [True], YOUNG, YOUNG, trainability=True) == "young"
+    assert explain_untested("holds", [False], GROWN, YOUNG, trainability=True) == "majority"
+
+
 def test_the_tiny_study_is_not_tested(report: Report, study: Study) -> None:
     """Models of a few steps are above a bigram, and the report says so in both languages."""
     claims = report.results["claims"]

@@ -180,6 +180,18 @@ def test_claims_that_change_after_the_fact_are_told(report: Report, tmp_path: Pa
     assert "changed after results" in turned.page.read_text(encoding="utf-8")
 
 
+def test_claims_registered_before_a_setting_of_claims_was_there(report: Report, study: Study, tmp_path: Path) -> None:
+    folder = tmp_path / "older"
+    shutil.copytree(report.folder, folder)
+    path = folder / "registered.json"
+    registered = json.loads(path.read_text(encoding="utf-8"))
+    for claim in registered["claims"]:
+        del claim["trainability"]
+    path.write_text(json.dumps(registered), encoding="utf-8")
+    (folder / "checksums.json").unlink()
+    assert not run(study, folder, work=False).results["registered"]["changed"]
+
+
 def test_seeds_that_are_added_after_the_fact_are_told(report: Report, study: Study, tmp_path: Path) -> None:
     folder = tmp_path / "seeds"
     shutil.copytree(report.folder, folder)

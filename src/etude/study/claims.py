@@ -50,7 +50,7 @@ def judge_claims(outcomes: StudyOutcomes) -> list[dict[str, Any]]:
             del values["untested"]
             on_columns = [columns[column.name] for column in outcomes.columns_of(claim.on)]
             sides = [outcomes.progress.get(rows.get(name, name)) for name in (claim.better, claim.than)]
-            reason = explain_untested(final.verdict, on_columns, *sides)
+            reason = explain_untested(final.verdict, on_columns, *sides, trainability=claim.trainability)
             if reason is not None:
                 values |= {"verdict": "not tested", "untested": reason}
         claims.append(values)
@@ -79,12 +79,18 @@ def _judge_at(outcomes: StudyOutcomes, look: int) -> list[Judgement | None]:
 
 
 def explain_untested(
-    verdict: Verdict, columns: Sequence[bool | None], better: Progress | None, than: Progress | None
+    verdict: Verdict,
+    columns: Sequence[bool | None],
+    better: Progress | None,
+    than: Progress | None,
+    *,
+    trainability: bool = False,
 ) -> Literal["majority", "young"] | None:
     """Explain why a claim's numbers say nothing about its methods; None where they do.
 
     No model leaves the majority on any of its tasks, or a language model has not passed its reference. A young model
-    that wins all the same has won; one that loses, or is level, was not tested.
+    that wins all the same has won; one that loses, or is level, was not tested. With `trainability`, whether a side
+    learns at all is the question: it is enough that the other one did.
     """
     if columns and all(column is False for column in columns):
         return "majority"
@@ -92,6 +98,8 @@ def explain_untested(
         "better": better is not None and not better.has_learnt,
         "than": than is not None and not than.has_learnt,
     }
+    if trainability:
+        return "young" if all(is_young.values()) else None
     if verdict == "holds":
         return "young" if is_young["than"] else None
     if verdict == "fails":

@@ -355,6 +355,9 @@ def _make_executor(on: ExecutorName, folder: Path, workers: int, quiet: bool) ->
     return ProcessExecutor(folder, workers) if on == "processes" else SerialExecutor(folder, quiet)
 
 
+_DEFAULTS = {"trainability": False}  # of claims that were registered before there was this setting
+
+
 class Registration(TypedDict):
     """What `registered.json` of a study holds."""
 
@@ -383,6 +386,7 @@ def register_claims(plan: Plan) -> dict[str, Any]:
     if path.is_file():
         advice = "Take it from a copy, or choose another folder with -o."
         former: dict[str, Any] = {**read_json(path, Registration, advice)}
+        former["claims"] = [_DEFAULTS | claim for claim in former["claims"]]
         is_same = {name: former[name] for name in current} == current
         registration["changed"] = former.get("changed", False) if is_same else True  # results could be seen
         if is_same:

@@ -196,6 +196,9 @@ class Claim(Strict):
     than: str
     on: str = Field(default=MEAN, description="a task, task@labels, or mean: of all tasks")
     margin: float = Field(default=0.0, description="by more than this; below 0: not worse by more than that")
+    trainability: bool = Field(
+        default=False, description="whether a side learns at all is the question: one that has not is tested, too"
+    )
     paper: str = ""
 
 
