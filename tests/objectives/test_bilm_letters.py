@@ -97,6 +97,7 @@ def test_the_letters_of_unknown_words_are_seen() -> None:
     vectors = model.embedding(torch.from_numpy(ids).long())
     assert torch.pdist(vectors).min() > 1e-4
     assert speller.encode("zebra").ids[0] == ids[1]  # the same word, the same id
+    assert np.array_equal(speller.encode_ids(["zebu W7"])[0], ids[[3, 2]])
     assert speller.encode_words(["zebu", "[EOT]", "w8 w9"]).tolist()[0] == ids[3]
     assert (speller.encode_words(["[EOT]", "w8 w9"]) >= VOCAB).all()  # no word of a text is a marker, none is cut
     again = copy.deepcopy(model)

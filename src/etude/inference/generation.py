@@ -18,6 +18,7 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, Self
 
 import numpy as np
@@ -155,9 +156,9 @@ class Sample:
                 f"This model does not write on: only a causal Transformer (the GPTs) does. {describe_use(loaded)}"
             )
         loaded.require_trained_head()
-        ids = loaded.tokenizer.encode(prompt).ids if ids is None else ids
+        ids = loaded.tokenizer.encode_ids([prompt])[0] if ids is None else ids
         self.prompt, self.limit = prompt, sampling.tokens
-        self.key = fold(sampling.seed, "generate", ids.tobytes().hex(), number)
+        self._origin = sampling.seed, ids, number
         self.end = None if sampling.past_end else loaded.tokenizer.special.end
         self.framed: list[int] = loaded.objective.frame(ids, None).tolist()
         self.context: int | None = loaded.model.context
@@ -172,6 +173,12 @@ class Sample:
         self.pieces: list[str] = []
         self.ended: Ended | None = None
         self.slides = 0
+
+    @cached_property
+    def key(self) -> int:
+        """The random key of this sample; the likeliest tokens need none."""
+        seed, ids, number = self._origin
+        return fold(seed, "generate", ids.tobytes().hex(), number)
 
     def take(self, token: int) -> str:
         """Append a token and return the text that is final now."""
@@ -232,8 +239,8 @@ def generate(
     """Generate `samples` continuations of each prompt, those of the first prompt first."""
     if samples < 1:
         raise UserError(f"samples={samples}: ask for one or more.")
-    encoded = zip(prompts, loaded.tokenizer.encode_batch(list(prompts)), strict=True)
-    texts = [Sample(loaded, prompt, sampling, n, encoding.ids) for prompt, encoding in encoded for n in range(samples)]
+    encoded = zip(prompts, loaded.tokenizer.encode_ids(prompts), strict=True)
+    texts = [Sample(loaded, prompt, sampling, n, ids) for prompt, ids in encoded for n in range(samples)]
     for _ in write(loaded, texts, sampling, cached):
         pass
     return [sample.result() for sample in texts]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -425,9 +426,21 @@ def test_a_full_memory_forgets_and_still_answers() -> None:
         assert len(encoder.piece_cache) <= 1024 and len(encoder.word_cache) <= 1024
 
 
-def test_half_a_surrogate_pair_is_explained() -> None:
+@pytest.mark.parametrize("spec", SPECS)
+@given(texts=st.lists(mixed, max_size=3))
+@settings(max_examples=20, deadline=None)
+def test_ids_alone_are_those_of_the_encodings(spec: str, texts: list[str]) -> None:
+    tokenizer = trained(spec)
+    alone = tokenizer.encode_ids([*texts, "[MASK] cafe\u0301"])
+    encodings = tokenizer.encode_batch([*texts, "[MASK] cafe\u0301"])
+    assert [ids.tolist() for ids in alone] == [encoding.ids.tolist() for encoding in encodings]
+    assert all(ids.dtype == encoding.ids.dtype for ids, encoding in zip(alone, encodings, strict=True))
+
+
+@pytest.mark.parametrize("encode", [Tokenizer.encode_batch, Tokenizer.encode_ids])
+def test_half_a_surrogate_pair_is_explained(encode: Callable[[Tokenizer, list[str]], object]) -> None:
     with pytest.raises(UserError, match=r"Character 4 of a text is half a surrogate pair.*'caf.\\udce9'"):
-        trained("bytebpe:400").encode_batch(["good", "café\udce9"])
+        encode(trained("bytebpe:400"), ["good", "café\udce9"])
 
 
 def test_a_vocabulary_without_a_token_for_unknown_words_is_explained() -> None:

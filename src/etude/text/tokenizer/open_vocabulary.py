@@ -62,6 +62,10 @@ class OpenVocabularyTokenizer(Tokenizer):
             encodings.append(replace(encoding, ids=np.array(ids, np.int32)))
         return encodings
 
+    def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids alone; those of unknown words take their offsets."""
+        return [encoding.ids for encoding in self.encode_batch(texts)]
+
     def encode_words(self, words: Sequence[str]) -> np.ndarray:
         """Return one id a word, (words,) int32, also where the tokenizer would split the word."""
         return np.array([self._encode_word(self.normalise(word)) for word in words], np.int32)

@@ -37,7 +37,9 @@ class StreamDecoder:
             _TOKEN_BYTES[tokenizer] = TokenBytes(tokenizer)
         self.token_bytes = _TOKEN_BYTES[tokenizer]
         # How a token is decoded depends at most on whether another precedes it, and that one must be letters.
-        self.context = next(([int(id)] for id in reversed(list(before)) if not self._is_byte(int(id))), [])
+        self.context: list[int] = []
+        if self.byte_decoder is None:
+            self.context = next(([int(id)] for id in reversed(list(before)) if not self._is_byte(int(id))), [])
         self.pending: list[int] = []
 
     def _is_byte(self, id: int) -> bool:
