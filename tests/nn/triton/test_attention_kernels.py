@@ -180,7 +180,9 @@ def test_very_many_sequences_on_a_gpu() -> None:
     mixed.sum().backward()
     assert qkv.grad is not None
     torch.testing.assert_close(mixed[:70_000], qkv[:70_000, 2])
-    assert (qkv.grad[:70_000, 2] == 1).all() and (qkv.grad[:70_000, :2] == 0).all()
+    assert (qkv.grad[:70_000, 2] == 1).all()
+    # a weight of 1, whatever the score: what is left is the rounding of two sums in different orders
+    assert float(qkv.grad[:70_000, :2].abs().max()) < 1e-4
     expected = attend(*qkv.detach()[70_000:].float().unbind(1), make_layout([200], 200), causal=True, path="reference")
     torch.testing.assert_close(mixed[70_000:].float(), expected, rtol=2e-2, atol=2e-2)
 
