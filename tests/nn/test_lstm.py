@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from etude.nn.lstm import LSTM, LSTMState, Path, Schedule, _schedule_equal
+from etude.nn.lstm import LSTM, LSTMState, Path
 from etude.nn.packed import Layout
 
 LENGTHS = [3, 7, 1, 0, 5, 7]  # ties, a single token, an empty sequence in the middle
@@ -196,23 +195,15 @@ def test_products_of_less_precision_stay_near() -> None:
         assert (left - right).norm() < 0.03 * left.norm() + 1e-3
 
 
+@pytest.mark.parametrize("lengths", [[3, 3, 3, 3], [5], [1, 1]])
 @pytest.mark.parametrize("reverse", [False, True])
-def test_batches_of_equal_lengths_share_a_schedule(reverse: bool) -> None:
-    """It is that of the lengths, and no second one is made for the next batch."""
-    equal, ragged = make_layout([3, 3, 3, 3]), replace(make_layout([3, 3, 3, 3]), equal=False)
+@pytest.mark.parametrize("projection", [None, 4])
+def test_equal_lengths_give_the_same_bits_as_any_others(
+    lengths: list[int], reverse: bool, projection: int | None
+) -> None:
+    equal = make_layout(lengths)
+    layer, x = build(projection, 0.5), torch.randn(equal.total, 6)
     assert equal.equal
-    found, expected = Schedule.from_layout(equal, reverse), Schedule.from_layout(ragged, reverse)
-    assert Schedule.from_layout(make_layout([3, 3, 3, 3]), reverse) is found
-    assert found.batch_sizes == expected.batch_sizes
-    for name in ("sorted_sequences", "unsorted_sequences", "sorted_tokens", "unsorted_tokens", "previous", "last"):
-        assert torch.equal(getattr(found, name), getattr(expected, name)), name
-    other = Schedule.from_layout(make_layout([2, 2]), reverse)
-    assert other.batch_sizes == [2, 2]
-
-
-def test_a_fake_batch_leaves_no_schedule_behind() -> None:
-    """Memory is estimated without numbers: what is sent to a device meanwhile is fake."""
-    before = _schedule_equal.cache_info()
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        Schedule.from_layout(make_layout([5, 5]), reverse=False)
-    assert _schedule_equal.cache_info() == before
+    found = gradients(layer, x, equal, reverse, "scan")
+    expected = gradients(layer, x, replace(equal, equal=False), reverse, "scan")
+    assert all(torch.equal(left, right) for left, right in zip(found, expected, strict=True))

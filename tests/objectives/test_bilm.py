@@ -321,7 +321,7 @@ def test_a_step_on_a_gpu_is_that_of_a_cpu_and_waits_for_nothing() -> None:
         for step in range(3):
             batch = objective.batch(rows_of(rows, step, lanes), Chance(0, step)).clone(pinned=device == "cuda")
             batch = batch.to(device)
-            if step and device == "cuda":  # the first one compiles, and makes the schedule of its lanes
+            if step and device == "cuda":  # the first one compiles
                 torch.cuda.set_sync_debug_mode("error")
             try:
                 terms = objective.loss(model, batch)

@@ -31,10 +31,10 @@ from etude.models.depth import numbered_depth
 from etude.models.framing import Framing
 from etude.models.seq2seq import Decoding, Seq2Seq
 from etude.nn.alignment import Alignment, SourceKeys
-from etude.nn.lstm import Schedule
 from etude.nn.packed import Packed
 from etude.nn.rectangle import Rectangle
 from etude.nn.recurrent_cell import CellKind, RecurrentCell, State
+from etude.nn.schedule import Schedule
 from etude.nn.states import States
 from etude.text.tokenizer.special_tokens import Specials
 

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from etude.nn.lstm import Schedule
 from etude.nn.packed import Layout, send_array
 from etude.nn.precision import upcast
+from etude.nn.schedule import Schedule
 from etude.nn.triton import availability
 
 # Not -inf: a logsumexp over only -inf has no gradient, and where no allowed path exists (a sentence of one

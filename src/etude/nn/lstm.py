@@ -7,9 +7,9 @@ Sak, Senior and Beaufays 2014, section 2 (the recurrent projection), in the form
     c = clip(sigmoid(f) * c + sigmoid(i) * tanh(g))
     h = clip(P (sigmoid(o) * tanh(c)))
 
-Products with the input are one matrix product for all tokens. Sequences are sorted, longest first, so that those with
-a token left are always the first rows of the state and nothing is computed for padding. Gates are in torch's order i,
-f, g, o.
+Products with the input are one matrix product for all tokens. Sequences are sorted, longest first (nn/schedule.py), so
+that those with a token left are always the first rows of the state and nothing is computed for padding. Gates are in
+torch's order i, f, g, o.
 
 The recurrence has three implementations with one meaning (`path`):
 
@@ -22,18 +22,15 @@ The recurrence has three implementations with one meaning (`path`):
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch._guards import active_fake_mode
 from torch.autograd.function import once_differentiable
 
-from etude.nn.packed import Layout, send_array
+from etude.nn.packed import Layout
 from etude.nn.recompute import Recomputable, recomputable
+from etude.nn.schedule import find_schedule, select_previous
 from etude.nn.torch_lstm import run_lstm
 from etude.nn.triton import availability
 
@@ -46,71 +43,6 @@ class LSTMState(NamedTuple):
 
     hidden: Tensor  # (S, D)
     cell: Tensor  # (S, C)
-
-
-@dataclass
-class Schedule:
-    """The reading order of tokens: all first tokens, then all second ones, longest sequences first.
-
-    The names are those of `torch.nn.utils.rnn.PackedSequence`.
-    """
-
-    sorted_sequences: Tensor  # (S,) longest first
-    unsorted_sequences: Tensor  # (S,) its inverse
-    sorted_tokens: Tensor  # (N,) the token at each position of the schedule
-    unsorted_tokens: Tensor  # (N,) its inverse
-    previous: Tensor  # (N,) position of the same sequence's previous token in [initial states (S,) ; schedule (N,)]
-    last: Tensor  # (S,) position of each sequence's last token in the same, in the order of `sorted_sequences`
-    batch_sizes: list[int]  # at each step, how many sequences still have a token
-
-    @classmethod
-    def from_layout(cls, layout: Layout, reverse: bool) -> Schedule:
-        """Return the schedule of a layout, computed once for each batch and direction; once where lengths are equal."""
-        if layout.equal and active_fake_mode() is None:  # lanes of a text: nothing is computed or sent in a step
-            return _schedule_equal(len(layout.host) - 1, layout.longest, reverse, layout.bounds.device)
-        key = ("lstm", reverse)
-        if key not in layout.cache:
-            layout.cache[key] = cls._build(layout, reverse)
-        cached: Schedule = layout.cache[key]
-        return cached
-
-    @classmethod
-    def _build(cls, layout: Layout, reverse: bool) -> Schedule:
-        lengths = layout.lengths.astype(np.int64)
-        count = len(lengths)
-        sequences = np.argsort(-lengths, kind="stable")
-        sequence_of_token = np.repeat(np.arange(count), lengths)  # (N,) sequence of each token
-        position = np.arange(layout.total) - layout.host[:-1].astype(np.int64)[sequence_of_token]
-        step = lengths[sequence_of_token] - 1 - position if reverse else position
-        inverse = np.argsort(sequences)
-        token_order = np.lexsort((inverse[sequence_of_token], step))
-        batch_sizes = np.bincount(step, minlength=1) if layout.total else np.zeros(0, np.int64)
-        # entry k of step t is at starts[t] + k, its predecessor at starts[t - 1] + k; in step 0 an initial state
-        starts = count + np.concatenate([[-count], np.cumsum(batch_sizes)]).astype(np.int64)
-        starts[1:] -= batch_sizes  # now starts[t + 1] is the position of step t, starts[0] that of the initial states
-        offset = np.arange(layout.total) + count - np.repeat(starts[1:], batch_sizes)
-        previous = np.repeat(starts[:-1], batch_sizes) + offset
-        sorted_lengths = lengths[sequences]
-        last = starts[sorted_lengths] + np.arange(count)
-
-        def to_device(array: np.ndarray) -> Tensor:
-            return send_array(array, layout.bounds.device)
-
-        return cls(
-            sorted_sequences=to_device(sequences),
-            unsorted_sequences=to_device(inverse),
-            sorted_tokens=to_device(token_order),
-            unsorted_tokens=to_device(np.argsort(token_order)),
-            previous=to_device(previous),
-            last=to_device(last),
-            batch_sizes=batch_sizes.tolist(),
-        )
-
-
-@lru_cache(maxsize=16)
-def _schedule_equal(sequences: int, length: int, reverse: bool, device: torch.device) -> Schedule:
-    bounds = length * np.arange(sequences + 1)
-    return Schedule._build(Layout.from_bounds(bounds, length).to(device), reverse)
 
 
 class LSTM(Recomputable):
@@ -155,28 +87,30 @@ class LSTM(Recomputable):
         path: Path | None = None,
     ) -> tuple[Tensor, LSTMState]:
         """(N, inputs) -> (N, D) and the state after each sequence's last token (its first, if `reverse`)."""
-        schedule = Schedule.from_layout(layout, reverse)
-        carry = carry or self.zero_state(len(layout.host) - 1, inputs.device)
+        schedule = find_schedule(layout, reverse)
+        carry = carry or self.zero_state(len(layout.bounds) - 1, inputs.device)
         if not schedule.batch_sizes:
             return inputs.new_zeros(0, self.width), carry
-        hidden, cell = carry.hidden[schedule.sorted_sequences], carry.cell[schedule.sorted_sequences]
+        hidden, cell = (schedule.sort_sequences(part) for part in carry)
         has_clip = self.cell_clip is not None or self.projection_clip is not None
         path = path or choose_path(inputs.device, self.input.weight.dtype, has_clip)
         if path == "torch":
             if has_clip:
                 raise ValueError("torch's own LSTM does not clip: use path 'scan'")
-            outputs, hidden, cell = self._by_torch(inputs[schedule.sorted_tokens], hidden, cell, schedule.batch_sizes)
+            outputs, hidden, cell = self._by_torch(schedule.sort_tokens(inputs), hidden, cell, schedule.batch_sizes)
         else:
-            projected = self.input(inputs)[schedule.sorted_tokens]  # (N, 4C)
+            if inputs.is_cuda:  # rows of an input are shorter than those of its gates
+                projected = self.input(schedule.sort_tokens(inputs))  # (N, 4C)
+            else:
+                projected = schedule.sort_tokens(self.input(inputs))
             scan = _LSTMScan if path == "scan" else _fused_scan(self.input.weight.dtype)
             outputs, cells = scan.apply(
                 projected, hidden, cell, self.recurrent.weight, None if self.project is None else self.project.weight,
                 schedule.batch_sizes, schedule.previous, self.cell_clip, self.projection_clip, _step_dtype(projected),
             )  # fmt: skip
-            hidden = torch.cat([hidden, outputs])[schedule.last]
-            cell = torch.cat([cell, cells])[schedule.last]
-        return outputs[schedule.unsorted_tokens], LSTMState(
-            hidden[schedule.unsorted_sequences], cell[schedule.unsorted_sequences]
+            hidden, cell = schedule.select_last(hidden, outputs), schedule.select_last(cell, cells)
+        return schedule.unsort_tokens(outputs), LSTMState(
+            schedule.unsort_sequences(hidden), schedule.unsort_sequences(cell)
         )
 
     def _by_torch(
@@ -254,7 +188,7 @@ class _LSTMScan(torch.autograd.Function):
         recurrent: Tensor,
         project: Tensor | None,
         batch_sizes: list[int],
-        previous: Tensor,
+        previous: Tensor | None,
         cell_clip: float | None,
         projection_clip: float | None,
         dtype: torch.dtype,
@@ -311,7 +245,7 @@ class _LSTMScan(torch.autograd.Function):
         # factors from the gradient of a cell to those of its three gates before activation, and of the previous cell
         cell_factors = gates.new_empty(len(gates), 4, size)
         torch.mul(candidate, input_gate * (1 - input_gate), out=cell_factors[:, 0])
-        torch.mul(torch.cat([cell, cells])[previous], forget_gate * (1 - forget_gate), out=cell_factors[:, 1])
+        torch.mul(select_previous(cell, cells, previous), forget_gate * (1 - forget_gate), out=cell_factors[:, 1])
         torch.mul(input_gate, 1 - candidate.square(), out=cell_factors[:, 2])
         cell_factors[:, 3] = forget_gate
         if cell_clip is not None:
@@ -360,7 +294,7 @@ class _LSTMScan(torch.autograd.Function):
             else:
                 carried_grad_hidden[:count] = flat.to(dtype) @ weight
         grad_gates = grad_gates.view(len(gates), -1)
-        previous_hidden = torch.cat([hidden, hiddens])[previous]  # (N, D) hidden state of the previous step
+        previous_hidden = select_previous(hidden, hiddens, previous)  # (N, D) hidden state of the previous step
         grad_recurrent = grad_gates.to(dtype).t() @ previous_hidden.to(dtype)
         grad_project = None
         if project is not None:

@@ -1,9 +1,9 @@
 """Packed sequences side by side, (steps, S): what a recurrent layer reads where its shapes have to be static.
 
 On a CPU a recurrent layer computes nothing for padding: sequences are sorted, and a step has as many rows as there are
-sequences with a token left (`Schedule` in nn/lstm.py). On a GPU a step of a few hundred rows costs what its launches
-cost. There all sequences of a batch take the same number of steps, the layout's `longest`, and are masked behind their
-ends, so that one recording serves every batch of that shape. All of it is computed from bounds on the device.
+sequences with a token left (nn/schedule.py). On a GPU a step of a few hundred rows costs what its launches cost. There
+all sequences of a batch take the same number of steps, the layout's `longest`, and are masked behind their ends, so
+that one recording serves every batch of that shape. All of it is computed from bounds on the device.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from etude.nn.lstm import Schedule
 from etude.nn.packed import Layout
 from etude.nn.rectangle import Rectangle
+from etude.nn.schedule import Schedule
 
 CellKind = Literal["gru", "lstm"]
 State = tuple[Tensor, ...]  # hidden (S, W), and of an LSTM its cell

@@ -31,6 +31,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from etude.nn.schedule import select_previous
+
 ELEMENTS, MAX_COLUMNS, WARPS = 512, 128, 4  # of a program: loads of 16 bytes of float32 by each thread
 
 
@@ -184,7 +186,7 @@ class FusedScan(torch.autograd.Function):
         recurrent: Tensor,
         project: Tensor | None,
         batch_sizes: list[int],
-        previous: Tensor,
+        previous: Tensor | None,
         cell_clip: float | None,
         projection_clip: float | None,
         dtype: torch.dtype,
@@ -263,7 +265,7 @@ class FusedScan(torch.autograd.Function):
                     limits[0], size=size, is_projected=project is not None, **tiles.options,
                 )  # fmt: skip
                 torch.mm(step_grad_gates[step], weight, out=carried_hidden[:count])
-            previous_hidden = torch.cat([hidden, hiddens])[previous].to(dtype)  # (N, D) of the step before
+            previous_hidden = select_previous(hidden, hiddens, previous).to(dtype)  # (N, D) of the step before
             grad_recurrent = (grad_gates.t() @ previous_hidden).to(recurrent.dtype)
             grad_project = None if project is None else (grad_totals.t() @ outputs).to(project.dtype)
         grads = grad_gates, carried_hidden.to(hidden.dtype), carried_cell.to(cell.dtype), grad_recurrent, grad_project
