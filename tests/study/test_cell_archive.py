@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 import torch
 
+import etude
 from etude.errors import UserError
 from etude.study import cell_code, planner
 from etude.study.cell_archive import HASH_BYTES, MANIFEST, _describe, export_cells, import_cells, sign_archive
 from etude.study.cells import CellStore
+from etude.study.leaderboard import summarize_plan
 from etude.study.runner import Report, run
 from etude.study.settings import Study
 from tests.study.test_runner import timeless
@@ -74,6 +76,28 @@ def test_no_cells_are_lost_by_an_export(report: Report, study: Study, archive: P
     with pytest.raises(UserError, match="is no archive of cells"):
         run(study, tmp_path / "visit", work=False, export_to=notes)
     assert notes.read_text() == "mine"
+
+
+def test_a_dry_run_counts_cells_of_an_archive_and_writes_nothing(report: Report, archive: Path, tmp_path: Path) -> None:
+    """It said that none was cached."""
+    home = tmp_path / "home"
+    shutil.copytree(report.folder, home)
+    cells = sorted(path for path in (home / "cells").iterdir() if path.is_dir())
+    for cell in cells[1:]:  # one that is here, too
+        shutil.rmtree(cell)
+    before = {path: path.stat().st_mtime_ns for path in home.rglob("*")}
+    states: list[int] = []
+    for archives in ([], [str(archive)]):
+        said: list[str] = []
+        planned = etude.plan_study(
+            home / "study.yaml", out=home, device="cpu", import_cells=archives, on_progress=said.append
+        )
+        states.append(sum(state == "done" for state in planned.states.values()))
+    assert "12 cells, 12 of them cached" in summarize_plan(planned.plan, 1, planned.states)
+    assert states == [1, 12] and said == [f"{archive}: 11 cells imported, 1 were there already"]
+    assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before
+    with pytest.raises(UserError, match="none"):
+        etude.plan_study(home / "study.yaml", out=home, device="cpu", import_cells=["none.zip"])
 
 
 def test_cells_of_another_torch_are_reported_here_and_not_taken_for_own_ones(

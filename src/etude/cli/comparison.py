@@ -28,15 +28,22 @@ def present_study(call: Call[Report], *, dry_run: bool = False, quiet: bool = Fa
     console = _console()
     arguments = call.arguments
     if dry_run:
-        names = ("settings", "budget", "gpu", "text", "data", "device", "cell", "any_version")
+        names = ("settings", "budget", "gpu", "text", "data", "device", "cell", "import_cells", "any_version")
         shared = {name: arguments[name] for name in names}
         files, out = [arguments["file"], *(arguments["others"] or [])], arguments["out"]
         for file in files:
             with show_activity(f"planning {file}", quiet):
-                plan, cells, power = verbs.plan_study(file, out=out, shares_folder=len(files) > 1, **shared)
+                planned = verbs.plan_study(
+                    file,
+                    out=out,
+                    shares_folder=len(files) > 1,
+                    on_progress=lambda line: None if quiet else _print_dim(console, line),
+                    **shared,
+                )
                 from etude.study.leaderboard import build_plan_table, summarize_plan  # loads torch
-            console.print(build_plan_table(plan, cells))
-            console.print("\n".join([summarize_plan(plan, arguments["workers"] or 1), *power]))
+            console.print(build_plan_table(planned.cells, planned.states))
+            summary = summarize_plan(planned.plan, arguments["workers"] or 1, planned.states)
+            console.print("\n".join([summary, *planned.power]))
         return
     folder = f" (-o {arguments['out']})" if arguments["out"] else ""
     with interruptible(f"Stopped and saved. The same command goes on{folder}."):

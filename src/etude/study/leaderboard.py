@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from etude.notebook import render_card, render_note, render_table
 from etude.recipes.size import format_count
-from etude.study.cells import Cell
+from etude.study.cells import Cell, State
 from etude.study.plan import Plan, format_budget
 from etude.study.sections import localize
 
@@ -178,23 +179,26 @@ def _build_table(results: dict[str, Any]) -> Any:
     return table
 
 
-def build_plan_table(plan: Plan, cells: list[Cell]) -> Any:
+def build_plan_table(cells: list[Cell], states: Mapping[str, State]) -> Any:
     """Build the table of a dry run: cost, time and state of each cell."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name, side in (("cell", "left"), ("", "left"), ("FLOPs", "right"), ("seconds", "right"), ("state", "left")):
         table.add_column(name, justify=side)  # type: ignore[arg-type]
+    names = {"done": "cached", "failed": "failed before", "begun": "begun", "absent": ""}
     for cell in cells:
-        state = {"done": "cached", "failed": "failed before", "begun": "begun", "absent": ""}
         cost = f"{cell.flops:.2e}" if cell.flops else ""
-        table.add_row(cell.key[:8], cell.title, cost, f"{cell.seconds:.1f}", state[plan.store.state(cell.key)])
+        table.add_row(cell.key[:8], cell.title, cost, f"{cell.seconds:.1f}", names[states[cell.key]])
     return table
 
 
-def summarize_plan(plan: Plan, workers: int = 1) -> str:
-    """Summarise a plan in a few lines."""
-    pending = plan.pending_cells()
+def summarize_plan(plan: Plan, workers: int = 1, states: Mapping[str, State] | None = None) -> str:
+    """Summarise a plan in a few lines; `states` of its cells, where its folder is gone by now."""
+    if states is None:
+        pending = plan.pending_cells()
+    else:
+        pending = [cell for key, cell in plan.cells.items() if states[key] != "done"]
     seconds, flops = sum(cell.seconds for cell in pending), sum(cell.flops for cell in pending)
     budget = plan.study.budget
     lines = [

@@ -278,6 +278,18 @@ def _import_archives(
     return keys
 
 
+def overlay_archives(folder: Path, paths: Sequence[str | Path], target: Path, on_progress: OnProgress) -> None:
+    """Make an empty folder look like that of a study with some archives imported, by links to what is there."""
+    store = CellStore(target / "cells")
+    store.folder.mkdir()
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name != "cells":
+            (target / path.name).symlink_to(path.absolute())
+    for path in (folder / "cells").glob("[!.]*"):
+        (store.folder / path.name).symlink_to(path.absolute())
+    _import_archives(store, paths, target, on_progress)
+
+
 def _tell_unplanned(imported: frozenset[str], plans: Sequence[Plan], on_progress: OnProgress) -> None:
     """Say that imported cells are not those that are planned here, and why that may be."""
     others = sorted(imported.difference(*(plan.cells for plan in plans)))

@@ -14,7 +14,7 @@ from etude.verbs.limits import require_at_least, require_device
 
 if TYPE_CHECKING:
     from etude.pick.pick import PickResult
-    from etude.study.cells import Cell
+    from etude.study.cells import Cell, State
     from etude.study.plan import Plan
     from etude.study.runner import Report
     from etude.study.settings import Study
@@ -156,6 +156,7 @@ class StudyPlan(NamedTuple):
     plan: Plan
     cells: list[Cell]  # all of them, or those that were asked for
     power: list[str]  # what it could settle, in lines
+    states: dict[str, State]  # of all cells, by key; plan.store may be gone by now
 
 
 def plan_study(
@@ -169,8 +170,10 @@ def plan_study(
     data: str | Path | None = None,
     device: str | None = None,
     cell: str | None = None,
+    import_cells: Sequence[str] | None = None,
     any_version: bool = False,
     shares_folder: bool = False,
+    on_progress: Callable[[str], None] | None = None,
 ) -> StudyPlan:
     """The cells of a study, their cost and what is cached; nothing is written.
 
@@ -184,21 +187,25 @@ def plan_study(
         data: The folder that the tasks' files lie under.
         device: cpu or cuda; a GPU if there is one.
         cell: Only this cell, by the first letters.
+        import_cells: Cells from elsewhere count as cached; they are not written either.
         any_version: Cells that another version of the code or of torch has done count.
         shares_folder: The folder is that of several studies; this one has its own inside.
+        on_progress: Receives a line for each archive of cells.
     """
     import contextlib
     import tempfile
 
     from etude.study import planner
     from etude.study.power import describe_power
-    from etude.study.runner import select_cells
+    from etude.study.runner import overlay_archives, select_cells
 
     loaded = read_study(file, settings=settings, budget=budget, gpu=gpu, text=text, data=data)
     with contextlib.ExitStack() as stack:  # a dry run leaves nothing behind
         folder = Path(out or SHARED_FOLDER) / loaded.name if shares_folder else study_folder(loaded, out)
-        if not folder.is_dir():
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if import_cells or not folder.is_dir():
+            present, folder = folder, Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            if import_cells:
+                overlay_archives(present, import_cells, folder, on_progress or (lambda _: None))
         plan = planner.make_plan(
             loaded,
             folder,
@@ -206,7 +213,8 @@ def plan_study(
             dry=True,
             any_version=any_version,
         )
-        return StudyPlan(plan, select_cells(plan, cell), describe_power(plan))
+        states = {key: plan.store.state(key) for key in plan.cells}
+        return StudyPlan(plan, select_cells(plan, cell), describe_power(plan), states)
 
 
 def pick(
