@@ -40,6 +40,21 @@ def test_a_study_becomes_a_row_with_its_numbers(report: Report, tmp_path: Path) 
     assert stored["claims"] == report.results["claims"] and not any("commands" in cell for cell in stored["cells"])
 
 
+def test_no_folder_of_a_machine_gets_into_the_repository(report: Report, tmp_path: Path) -> None:
+    """Results of three studies named the folder that they had been copied to for their report."""
+    row, *rows = report.results["rows"]
+    changed = {**row, "changes": {"task.graph": str(tmp_path / "data" / "graph"), "train.files": [str(tmp_path)]}}
+    results = {**report.results, "text": {"corpus": str(tmp_path / "corpus")}, "rows": [changed, *rows]}
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(results), encoding="utf-8")
+    add_results(tmp_path, path, "tiny")
+    text = (tmp_path / "results" / "tiny.json").read_text(encoding="utf-8")
+    assert str(tmp_path) not in text
+    stored = json.loads(text)
+    assert stored["text"] == {"corpus": "corpus"} and stored["rows"][0]["changes"]["task.graph"] == "graph"
+    assert stored["claims"] == report.results["claims"]
+
+
 def test_a_claim_has_the_seeds_of_the_look_that_settled_it(report: Report, tmp_path: Path) -> None:
     (tmp_path / "claims.yaml").write_text(CLAIM)
     claims = [{**claim, "pretrainings": 3} for claim in report.results["claims"]]

@@ -13,6 +13,7 @@ import json
 import sys
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from etude.errors import UserError
 from etude.recipes.document import parse_list
@@ -156,9 +157,21 @@ def _format_share(share: float) -> str:
 
 
 def shorten_results(results: JsonDict) -> JsonDict:
-    """Return results for the repository: without the commands that repeat each cell, which are most of the file."""
+    """Return results for the repository: without the commands that repeat each cell, which are most of the file.
+
+    Folders of the machine that a study ran on tell a reader nothing: their last name stays.
+    """
     cells = [{name: value for name, value in cell.items() if name != "commands"} for cell in results["cells"]]
-    return {**results, "cells": cells}
+    shortened: JsonDict = _shorten_paths({**results, "cells": cells})
+    return shortened
+
+
+def _shorten_paths(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _shorten_paths(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_shorten_paths(part) for part in value]
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 
 def write_index(folder: Path) -> Path:
