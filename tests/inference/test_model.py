@@ -59,6 +59,7 @@ def test_company_and_order_change_nothing(make: Any, monkeypatch: pytest.MonkeyP
 
     together = results(list(range(6)))
     monkeypatch.setattr("etude.inference.base.TOKENS", 20)
+    monkeypatch.setattr("etude.inference.text_vectors.TOKENS", {"cpu": 20})
     alone = [[part[0] for part in kind] for kind in zip(*(results([number]) for number in order), strict=True)]
     for result in (results(order), alone):
         for whole, part in zip(together, result, strict=True):
@@ -104,7 +105,7 @@ def test_long_texts_are_cut_at_the_context() -> None:
     assert len(decoder().frame(np.arange(6, 100))) == 32
 
 
-def test_states_and_vectors_of_a_batch_are_copied_to_the_host_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_of_a_batch_are_copied_to_the_host_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU is waited for at each copy, and has nothing to do meanwhile."""
     model, cpu = encoder(), torch.Tensor.cpu
     copies: list[torch.Tensor] = []
@@ -115,7 +116,6 @@ def test_states_and_vectors_of_a_batch_are_copied_to_the_host_at_once(monkeypatc
 
     monkeypatch.setattr(torch.Tensor, "cpu", count)
     for ask in (
-        lambda: model.encode(WORDS),
         lambda: model.states(sequences(model.model.vocab)),
         lambda: model.states(sequences(model.model.vocab), layers="last"),
     ):

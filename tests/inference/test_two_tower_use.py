@@ -96,6 +96,18 @@ def test_the_pseudo_perplexity_needs_no_mask() -> None:
     assert result.tokens == len(ids) and math.isclose(result.nats, float(nats), rel_tol=1e-4)
 
 
+def test_vectors_are_those_of_both_towers() -> None:
+    """A layer is both towers side by side, wider than what combines them."""
+    model = towers()
+    texts = ["the cat sat", "ran"]
+    vectors = model.encode(texts)
+    assert vectors.shape == (2, 64)
+    for text, vector in zip(texts, vectors, strict=True):
+        states = model.states([model.frame(model.tokenizer.encode(text).ids)])[0][-1]  # type: ignore[list-item]
+        np.testing.assert_allclose(vector, states.mean(0), rtol=1e-5, atol=1e-5)
+    assert model.encode(texts, layer=0).shape[0] == 2
+
+
 def test_a_bilm_speaks_of_what_follows() -> None:
     model = towers(combiner="none")
     assert model.states([[5, 9, 5]])[0].shape == (3, 3, 64)

@@ -132,6 +132,8 @@ def test_states_have_the_widths_that_the_model_names(model: Model, tokenizer: To
     assert states.layers is not None and len(states.layers) == model.state_count
     assert {layer.shape for layer in states.layers} == {(len(packed.tokens), model.state_width)}
     assert torch.equal(model(packed).last, states.last) and model(packed).layers is None
+    if not isinstance(model, LayerFeatures) and model.state_width == model.width:
+        assert torch.equal(states.layers[-1], states.last)  # as `encode` has it
     assert model.vocab == model.settings.vocab == tokenizer.vocab
     assert isinstance(model.settings, ModelSettings)
 

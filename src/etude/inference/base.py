@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from etude.errors import UserError
 from etude.inference.recorded_decoding import StepRecorder
+from etude.inference.text_vectors import Pool, encode_texts
 from etude.models.base import Model
 from etude.models.framing import Framing
 from etude.nn.packed import Packed, pack
@@ -28,13 +29,6 @@ from etude.text.tokenizer.tokenizer import Tokenizer
 
 Ids = Sequence[int] | np.ndarray  # of one sequence
 Words = Sequence[str]
-Pool = Literal["mean", "first", "last", "max"]
-POOLS = {
-    "mean": lambda states: states.mean(0),
-    "first": lambda states: states[0],
-    "last": lambda states: states[-1],
-    "max": lambda states: states.amax(0),
-}
 TOKENS = 16_384  # of one forward pass; bounds memory, never changes a result
 
 
@@ -162,15 +156,19 @@ class InferenceModel:
 
     def pack_batches(self, ids: Iterable[Ids]) -> Iterator[Packed]:
         """Pack the sequences in order, at most TOKENS tokens at a time (at least one sequence)."""
+        arrays = (self._check_ids(np.asarray(sequence), number) for number, sequence in enumerate(ids))
+        return self.pack_arrays(arrays, TOKENS)
+
+    def pack_arrays(self, sequences: Iterable[np.ndarray], tokens: int) -> Iterator[Packed]:
+        """The same of arrays that hold ids of this model, none longer than its context."""
         group: list[np.ndarray] = []
         size = 0
-        for number, sequence in enumerate(ids):
-            array = self._check_ids(np.asarray(sequence), number)
-            if group and size + len(array) > TOKENS:
+        for sequence in sequences:
+            if group and size + len(sequence) > tokens:
                 yield pack(group).to(self.device)
                 group, size = [], 0
-            group.append(array)
-            size += len(array)
+            group.append(sequence)
+            size += len(sequence)
         if group:
             yield pack(group).to(self.device)
 
@@ -196,32 +194,7 @@ class InferenceModel:
     @torch.no_grad()
     def encode(self, texts: Sequence[str], layer: int = -1, pool: Pool = "mean") -> np.ndarray:
         """Return one vector a text, (texts, width), pooled over tokens and markers; a text is cut to the context."""
-        if isinstance(texts, str):
-            raise UserError("encode takes a list of texts: write encode([text]).")
-        for number, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise UserError(f"Text {number} is {text!r:.80}, not a text: leave it out.")
-        if pool not in POOLS:
-            raise UserError(f"pool is one of {', '.join(POOLS)}, not '{pool}'.")
-        vectors: list[np.ndarray] = []
-        for packed in self.pack_batches(self._frame_texts(texts)):
-            states = self.model.layer_states(packed)
-            if not -len(states) <= layer < len(states):
-                raise UserError(
-                    f"layer={layer}: this model has layers 0 (the embeddings) to {len(states) - 1}; -1 is the last."
-                )
-            chosen = states[layer].float()
-            pooled = torch.stack([POOLS[pool](chosen[start:stop]) for start, stop in spans(packed)])
-            vectors.append(pooled.cpu().numpy())  # at once, as above
-        return np.concatenate(vectors) if vectors else np.zeros((0, self.model.width), np.float32)
-
-    def _frame_texts(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
-        for start in range(0, len(texts), 1000):  # encodings are large: not all at once
-            for number, encoding in enumerate(self.tokenizer.encode_batch(texts[start : start + 1000]), start):
-                framed = self.frame(encoding.ids)
-                if not len(framed):
-                    raise UserError(f"Text {number} has no tokens, so it has no vector: leave it out.")
-                yield framed
+        return encode_texts(self, texts, layer, pool)
 
 
 def describe_use(loaded: InferenceModel) -> str:
