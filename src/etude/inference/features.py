@@ -40,7 +40,7 @@ def extract(
     if pool not in get_args(FeaturePooling):
         raise UserError(f"pool is one of {', '.join(get_args(FeaturePooling))}, not '{pool}'.")
     chosen = chosen_layers(layers, model.model.base.state_count)
-    encoded = [encoding.ids for encoding in model.tokenizer.encode_batch(list(texts))]
+    encoded = model.tokenizer.encode_ids(texts)
     ids = [model.frame(tokens) for tokens in encoded]
     markers = len(model.objective.frame(np.zeros(0, np.int64), None))
     cut = sum(len(framed) < len(tokens) + markers for framed, tokens in zip(ids, encoded, strict=True))

@@ -50,8 +50,7 @@ class AnswerScores:
 def encode_answers(loaded: LoadedModel, text: str, answers: Sequence[str]) -> Answers:
     """Encode a text with each of its possible answers, cut at the left to the context."""
     bare = text.rstrip(" ")
-    ids = [encoding.ids for encoding in loaded.tokenizer.encode_batch([bare, *(text + answer for answer in answers)])]
-    before, whole = ids[0], ids[1:]
+    before, *whole = loaded.tokenizer.encode_ids([bare, *(text + answer for answer in answers)])
     framed = loaded.objective.frame(before, None)
     markers = framed[: len(framed) - len(before)]
     sequences, firsts, cut = [], [], False

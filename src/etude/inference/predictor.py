@@ -131,13 +131,13 @@ class Predictor(ABC):
             raise UserError("predict takes a list of inputs: write predict([text]).")
         if isinstance(inputs, Examples):
             return self._respond(inputs)
+        parser = _Parser(self)
         items, places = [], []
         for number, value in enumerate(table_records(inputs), 1):
             where = f"input {number}"
             if not isinstance(value, (str, Mapping)):
                 raise UserError(f"{where} is {value!r:.80}: give a text, or a mapping of fields such as a dict.")
-            record = self._record(value, where) if isinstance(value, str) else dict(value)
-            items.append(self.module.parse(record, self.columns, where, False))
+            items.append(parser.parse(parser.split(value, where) if isinstance(value, str) else dict(value), where))
             places.append(where)
         return self._respond(Examples(items, "the inputs", places)) if items else []
 
@@ -188,7 +188,7 @@ class Predictor(ABC):
         pipe is fast. With `skip_bad`, a bad line is answered by {"error": ...} and keeps its place.
         """
         self.require_trained_head()
-        warned: set[tuple[object, ...]] = set()
+        parser, warned = _Parser(self), set[tuple[object, ...]]()
         for chunk in batch_arriving_lines(lines):
             answers: list[dict[str, Any] | None] = []
             items, places = [], []
@@ -198,7 +198,7 @@ class Predictor(ABC):
                 if number == 1:
                     line = line.removeprefix(BYTE_ORDER_MARK)
                 try:
-                    items.append(self._parse(line, where))
+                    items.append(parser.parse_line(line, where))
                     places.append(where)
                     answers.append(None)
                 except UserError as problem:
@@ -216,27 +216,40 @@ class Predictor(ABC):
             if error is not None and not skip_bad:
                 raise error
 
-    def _parse(self, line: str, where: str) -> Any:
-        line = line.removesuffix("\n").removesuffix("\r")
-        if line.lstrip().startswith("{"):
-            record = json_record(line, where)
-            if isinstance(record, UserError):
-                raise record
-        else:
-            record = self._record(line, where)
-        return self.module.parse(record, self.columns, where, False)
-
     @property
     def inputs(self) -> dict[str, str]:
         """The parts of a plain line by role, with their columns; empty where a line must be JSON."""
         module = self.module
         return {role: self.columns.get(role, module.COLUMNS[role][0]) for role in module.INPUTS}
 
-    def _record(self, line: str, where: str) -> dict[str, Any]:
+
+class _Parser:
+    """Reads the inputs of one call: what does not change from one to the next is asked for once."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.kind, self.module, self.columns = predictor.kind, predictor.module, predictor.columns
+        self.inputs = predictor.inputs
+
+    def parse(self, record: dict[str, Any], where: str) -> Any:
+        """Return the example of some fields."""
+        return self.module.parse(record, self.columns, where, False)
+
+    def parse_line(self, line: str, where: str) -> Any:
+        """Return the example of a line: plain, or a JSON object."""
+        line = line.removesuffix("\n").removesuffix("\r")
+        if not line.lstrip().startswith("{"):
+            return self.parse(self.split(line, where), where)
+        record = json_record(line, where)
+        if isinstance(record, UserError):
+            raise record
+        return self.parse(record, where)
+
+    def split(self, line: str, where: str) -> dict[str, Any]:
         """Split a plain line into the fields of an example: one text, or several with tabs between them."""
-        module, names = self.module, list(self.inputs.values())
+        names = list(self.inputs.values())
         if not names:
-            example = json.dumps({names[0]: "…" for names in list(module.COLUMNS.values())[:2]}, ensure_ascii=False)
+            columns = list(self.module.COLUMNS.values())
+            example = json.dumps({names[0]: "…" for names in columns[:2]}, ensure_ascii=False)
             raise UserError(
                 f"{where}: an input of the task {self.kind} is a JSON object such as {example}, not a plain line."
             )

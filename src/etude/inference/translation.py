@@ -109,13 +109,12 @@ def _encode_sources(
     """The texts that are not empty by their numbers, framed as in training; UserError where one is too long."""
     limit = loaded.model.max_length
     sources = {}
-    for number, encoding in enumerate(loaded.tokenizer.encode_batch([" ".join(text.split()) for text in texts])):
-        if not len(encoding.ids):
+    for number, ids in enumerate(loaded.tokenizer.encode_ids([" ".join(text.split()) for text in texts])):
+        if not len(ids):
             continue
-        if len(encoding.ids) + 1 > limit:
+        if len(ids) + 1 > limit:
             raise UserError(
-                f"Text {before + number + 1} has {len(encoding.ids)} tokens, and this model reads at most {limit - 1}: "
-                "split it."
+                f"Text {before + number + 1} has {len(ids)} tokens, and this model reads at most {limit - 1}: split it."
             )
-        sources[number] = objective.frame(encoding.ids.astype(np.int64), None)
+        sources[number] = objective.frame(ids.astype(np.int64), None)
     return sources

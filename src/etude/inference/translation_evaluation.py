@@ -85,8 +85,8 @@ def read_pairs(
 def admit_sources(loaded: LoadedModel, examples: Examples[SentencePair], skip_bad: bool) -> Examples[SentencePair]:
     """Return the pairs whose sources the model can read; UserError at one that is too long, unless it is left out."""
     limit = loaded.model.max_length - 1  # its end is read, too
-    encodings = loaded.tokenizer.encode_batch([" ".join(pair.source.split()) for pair in examples])
-    long = {number: len(encoding) for number, encoding in enumerate(encodings) if len(encoding) > limit}
+    sources = loaded.tokenizer.encode_ids([" ".join(pair.source.split()) for pair in examples])
+    long = {number: len(ids) for number, ids in enumerate(sources) if len(ids) > limit}
     if not long:
         return examples
     messages = [

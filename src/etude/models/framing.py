@@ -87,7 +87,7 @@ class Framing:
             segments = np.zeros(len(tokens), dtype=np.uint8)
             if len(texts) == 2:
                 segments[len(self.before) + lengths[0] + len(self.between) :] = 1
-        return FramedText(tokens, segments, any(n < len(ids) for n, ids in zip(lengths, texts, strict=True)))
+        return FramedText(tokens, segments, lengths != [len(ids) for ids in texts])
 
     def fit(self, lengths: Sequence[int]) -> list[int]:
         """How many tokens of each text fit into a sequence beside its markers."""

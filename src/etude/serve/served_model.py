@@ -141,7 +141,7 @@ class ServedModel:
         """How many tokens the texts have; words of a model without a tokenizer."""
         if self.model is None:
             return sum(len(text.split()) for text in texts)
-        return sum(len(encoding.ids) for encoding in self.model.tokenizer.encode_batch(texts))
+        return sum(map(len, self.model.tokenizer.encode_ids(texts)))
 
 
 def list_roles(predictor: Predictor) -> dict[str, str]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import ClassVar, Literal, Self
 
 import numpy as np
@@ -107,19 +108,24 @@ class ExampleRows:
         parts = self.framed[number]
         return ExampleRow(
             index,
-            np.concatenate([part.tokens for part in parts]),
-            np.cumsum([0, *(len(part.tokens) for part in parts)]).astype(np.int32),
-            None if parts[0].segments is None else np.concatenate([part.segments for part in parts]),
+            join_arrays([part.tokens for part in parts]),
+            np.array([0, *accumulate(len(part.tokens) for part in parts)], np.int32),
+            _join_known([part.segments for part in parts]),
             label=IGNORE if self.labels is None else int(self.labels[number]),
             value=0.0 if self.values is None else float(self.values[number]),
-            entities=_joined_entities(parts),
+            entities=_join_known([part.entities for part in parts]),
         )
 
 
-def _joined_entities(parts: Sequence[FramedText]) -> np.ndarray | None:
-    """(n,) the entities of some sequences end to end; None where the model reads none."""
-    entities = [part.entities for part in parts if part.entities is not None]
-    return np.concatenate(entities) if len(entities) == len(parts) else None
+def join_arrays(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays end to end; one alone is not copied."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _join_known(arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """(n,) what some sequences have beside their tokens, end to end; None where they have none."""
+    known = [array for array in arrays if array is not None]
+    return join_arrays(known) if len(known) == len(arrays) else None
 
 
 @dataclass
@@ -181,11 +187,9 @@ class PooledHead(nn.Module):
     # --- texts to rows ------------------------------------------------------------------------------
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each distinct place; encodings are large, so not all of them are held at once."""
-        ids: list[np.ndarray] = []
-        for start in range(0, len(texts), 1000):
-            ids += [encoding.ids for encoding in self.tokenizer.encode_batch(texts[start : start + 1000])]
-        return ids
+        """The ids of each text; encodings are large, so not all of them are held at once."""
+        groups = (texts[start : start + 1000] for start in range(0, len(texts), 1000))
+        return [ids for group in groups for ids in self.tokenizer.encode_ids(group)]
 
     def linked_mentions(self, text: str) -> list[NamedMention]:
         """What the model's linker finds in a text, by name; nothing where it has none."""

@@ -117,12 +117,12 @@ class Span(LinearTask[Question, WindowRow, WindowBatch]):
         windowed = []
         for start in range(0, len(corpus), 256):  # encodings are large: not all at once
             part = corpus.items[start : start + 256]
-            questions = self.tokenizer.encode_batch([item.question for item in part])
+            questions = self.tokenizer.encode_ids([item.question for item in part])
             texts = {item.context for item in part}  # many questions share a text
             encodings = dict(zip(texts, self.tokenizer.encode_batch(list(texts)), strict=True))
             for number, (item, question) in enumerate(zip(part, questions, strict=True)):
                 where = corpus.places[start + number]
-                windowed.append(self._split(item, question.ids, encodings[item.context], where))
+                windowed.append(self._split(item, question, encodings[item.context], where))
         return WindowRows(windowed, self.framing.segments, self.last)
 
     def _split(self, item: Question, question: np.ndarray, text: Encoding, where: str) -> WindowedQuestion:

@@ -237,7 +237,7 @@ class TranslateTask(Task[SentencePair, PairRow, TranslationBatch]):
     def rows(self, corpus: Examples[SentencePair], seed: int = 0) -> PairExampleRows:
         self.scoring.check_gold(corpus)
         sources = self._encode_sources(corpus)
-        targets = [each.ids for each in self.tokenizer.encode_batch([pair.reference for pair in corpus])]
+        targets = self.tokenizer.encode_ids([pair.reference for pair in corpus])
         sides = [(source, self._close(ids)) for source, ids in zip(sources, targets, strict=True)]
         cut = sum(len(target) <= len(ids) for (_, target), ids in zip(sides, targets, strict=True))
         if cut:
@@ -246,7 +246,7 @@ class TranslateTask(Task[SentencePair, PairRow, TranslationBatch]):
         return PairExampleRows(sides)
 
     def _encode_sources(self, examples: Examples[SentencePair]) -> list[np.ndarray]:
-        framed = [self.framing.join([each.ids]) for each in self.tokenizer.encode_batch([p.source for p in examples])]
+        framed = [self.framing.join([ids]) for ids in self.tokenizer.encode_ids([pair.source for pair in examples])]
         cut = sum(each.cut for each in framed)
         if cut:
             log.warning("%s: %d of %d sources are longer than the model reads, and are cut", examples.source, cut,
