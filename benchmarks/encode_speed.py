@@ -220,9 +220,7 @@ def main() -> None:
                 loaded = etude.load(run.folder, device=str(device), dtype=name)
                 embedder = Embedder(Path(folder) / "exported", device, dtype)
                 title = f"{shape}, vectors"
-                found[title] = compare(
-                    title, texts, loaded.encode, embedder, embedder.encode, options.rounds, device
-                )
+                found[title] = compare(title, texts, loaded.encode, embedder, embedder.encode, options.rounds, device)
             if options.only != "vectors":
                 tuned = make_classifier(run, Path(folder) / "tuned", texts)
                 export_run(tuned, Path(folder) / "exported-tuned")

@@ -1,13 +1,15 @@
 """Fine-tuning speed on a GPU: examples a second of our loop and of transformers' Trainer, in turns.
 
-    python benchmarks/finetune_speed.py                       # BERT-base and 8 x 512, short texts and pairs
+    python benchmarks/finetune_speed.py                       # BERT-base and 8 x 512, all four tasks
     python benchmarks/finetune_speed.py --model bert-base --texts short --rounds 5
+    python benchmarks/finetune_speed.py --model tiny --device cpu --steps 6 --rounds 1      # does it run?
 
-Classification of random words with the lengths of SST-2 (short) or MRPC (pairs), batches of 32, dropout 0.1, random
-weights: speed depends on none of that. The Trainer runs at its best: bf16, like lengths together, padded to a multiple
-of eight, fused AdamW, worker processes; `plain loop` is the loop inside it, for machines without `accelerate`. Ours:
-`recorded`, batches padded to few shapes and each shape's step a CUDA graph, and `ordinary`, each kernel launched by
-itself. Before it is timed, `recorded` is compared with `ordinary` without dropout: losses and weights after some steps.
+Random words with the lengths of SST-2 (short) and MRPC (pairs), which are classified, of UD-EWT (tags), whose words
+have one of 17 tags each, and of SQuAD (spans); batches of 32, dropout 0.1, random weights: speed depends on none of
+that. The Trainer runs at its best: bf16, like lengths together, padded to a multiple of eight, fused AdamW, worker
+processes; `plain loop` is the loop inside it, for machines without `accelerate`. Ours: `recorded`, batches padded to
+few shapes and each shape's step a CUDA graph, and `ordinary`, each kernel launched by itself. Before it is timed,
+`recorded` is compared with `ordinary` without dropout: losses and weights after some steps.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ import torch
 from etude.nn.fusion import disable_fusion
 from etude.pretraining.bench import word_level_tokenizer
 from etude.recipes.schema import Recipe
-from etude.runs.task_plan import resolve_settings
-from etude.tasks import classify
+from etude.runs.task_plan import resolve_settings, task_module
 from etude.tasks.classify import LabelledText
 from etude.tasks.data.examples import Examples
+from etude.tasks.span.questions import Question
+from etude.tasks.tag.sentences import TaggedSentence
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train.loop import Loop
 from etude.train.progress import Progress
@@ -38,10 +41,33 @@ VOCAB, BATCH, EXAMPLES = 30_522, 32, 4_096
 MODELS = {
     "bert-base": {"layers": 12, "width": 768, "heads": 12},
     "8x512": {"layers": 8, "width": 512, "heads": 8},
+    "tiny": {"layers": 2, "width": 64, "heads": 2},
 }
-# mean and deviation of the log of tokens, and the most: SST-2 has 13 on average as phrases (25 in dev), MRPC 53
-TEXTS = {"short": (2.6, 0.6, 64), "pairs": (3.95, 0.25, 120)}
-WARM_UP, STEPS = 60, 120
+# task, mean and deviation of the log of tokens, and the most: SST-2 has 13 on average as phrases (25 in dev), MRPC 53
+TEXTS = {
+    "short": ("classify", 2.6, 0.6, 64),
+    "pairs": ("classify", 3.95, 0.25, 120),
+    "tags": ("tag", 2.6, 0.6, 100),
+    "spans": ("span", 4.9, 0.35, 360),
+}
+TAGS, QUESTION = 17, 10  # tags, and words of a question
+
+
+@dataclasses.dataclass
+class Limits:
+    """What the command line can change."""
+
+    device: torch.device
+    warm_up: int = 60
+    steps: int = 120
+    compared: int = 40  # steps of both forms, without dropout
+
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+LIMITS = Limits(torch.device("cuda"))
 
 
 class PrintingProgress(Progress):
@@ -57,12 +83,41 @@ class OrdinaryLoop(Loop):
     records_steps = False
 
 
-def draw_texts(kind: str) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return word numbers of each text, and random labels."""
-    mean, deviation, most = TEXTS[kind]
+@dataclasses.dataclass
+class Drawn:
+    """A random text, and what is to be learnt about it."""
+
+    words: np.ndarray
+    label: int
+    tags: np.ndarray  # of each word
+    question: np.ndarray
+    answer: int  # the first of its three words
+
+
+def draw_texts(kind: str) -> list[Drawn]:
+    _, mean, deviation, most = TEXTS[kind]
     rng = np.random.default_rng(0)
     lengths = np.clip(np.exp(rng.normal(mean, deviation, EXAMPLES)).round().astype(int), 3, most)
-    return [rng.integers(10, VOCAB - 10, length) for length in lengths], rng.integers(0, 2, EXAMPLES)
+    draw_words = lambda count: rng.integers(10, VOCAB - 10, count)  # noqa: E731
+    return [
+        Drawn(draw_words(length), int(rng.integers(0, 2)), rng.integers(0, TAGS, length), draw_words(QUESTION),
+              int(rng.integers(0, length - 2)))
+        for length in lengths
+    ]  # fmt: skip
+
+
+def make_item(kind: str, text: Drawn, number: int) -> LabelledText | TaggedSentence | Question:
+    """An example of ours."""
+    words = [f"w{word}" for word in text.words]
+    if TEXTS[kind][0] == "tag":
+        return TaggedSentence(words, [f"t{tag}" for tag in text.tags], characters=False)
+    if TEXTS[kind][0] == "span":
+        start = sum(len(word) + 1 for word in words[: text.answer])
+        answer = " ".join(words[text.answer : text.answer + 3])
+        return Question(
+            str(number), " ".join(f"w{word}" for word in text.question), " ".join(words), ((answer, start),)
+        )
+    return LabelledText((" ".join(words),), "ab"[text.label])
 
 
 # --- ours -------------------------------------------------------------------------------------------
@@ -70,32 +125,35 @@ def draw_texts(kind: str) -> tuple[list[np.ndarray], np.ndarray]:
 
 def build_loop(folder: Path, shape: dict[str, int], kind: str, loop_class: type[Loop], dropout: float) -> Loop:
     tokenizer: Tokenizer = word_level_tokenizer(VOCAB)
-    changes = {f"model.{name}": value for name, value in shape.items()}
+    changes: dict[str, Any] = {f"model.{name}": value for name, value in shape.items()}
+    changes |= {"model.feedforward": 4 * shape["width"]}
     changes |= {f"model.{name}": dropout for name in ("dropout", "attention_dropout", "embedding_dropout")}
     recipe = Recipe.load("bert-base", changes).resolve(vocab=VOCAB)
     torch.manual_seed(0)
     model = recipe.build_model()
-    overrides = {"task.dropout": dropout, "train.precision": "bf16", "train.device": "cuda", "train.log_every": 100}
-    settings, _, train = resolve_settings("classify", overrides, model, recipe)
-    task = classify.build(settings, model, tokenizer, {"labels": ["a", "b"]})
-    words, labels = draw_texts(kind)
-    items = [
-        LabelledText((" ".join(f"w{number}" for number in text),), "ab"[label])
-        for text, label in zip(words, labels, strict=True)
-    ]
-    rows = task.rows(Examples(items, "random words", [f"random words:{n}" for n in range(len(items))]))
+    name = TEXTS[kind][0]
+    overrides: dict[str, Any] = {"train.device": LIMITS.device.type, "train.log_every": 100}
+    overrides |= {"train.precision": "bf16"} if LIMITS.device.type == "cuda" else {"train.compile": False}
+    overrides |= {} if name == "span" else {"task.dropout": dropout}
+    settings, _, train = resolve_settings(name, overrides, model, recipe)
+    items = [make_item(kind, text, number) for number, text in enumerate(draw_texts(kind))]
+    examples = Examples(items, "random words", [f"random words:{n}" for n in range(len(items))])
+    module = task_module(name)
+    torch.manual_seed(0)  # what was imported meanwhile may have drawn numbers
+    task = module.build(settings, model, tokenizer, module.learn(examples, settings))
     progress = PrintingProgress(10**9, quiet=True)
-    return loop_class(folder, model, task, rows, train, total=10**6, device=torch.device("cuda"), progress=progress)
+    rows = task.rows(examples)
+    return loop_class(folder, model, task, rows, train, total=10**6, device=LIMITS.device, progress=progress)
 
 
 def take_steps(loop: Loop, steps: Any, count: int) -> float:
     """Return seconds a step."""
-    torch.cuda.synchronize()
+    LIMITS.synchronize()
     start = time.perf_counter()
     with disable_fusion(not loop.compiled):  # as `Loop.run` has it
         for _ in range(count):
             loop.advance(next(steps))
-    torch.cuda.synchronize()
+    LIMITS.synchronize()
     return (time.perf_counter() - start) / count
 
 
@@ -106,16 +164,16 @@ def check_same(shape: dict[str, int], kind: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
             loop = build_loop(Path(folder), shape, kind, loop_class, dropout=0.0)
             initial = {name: p.detach().clone() for name, p in loop.named}
-            take_steps(loop, loop.loader.steps(0, 10**6), 40)
-            loss = float(loop.running["loss "]) / 40
+            take_steps(loop, loop.loader.steps(0, 10**6), LIMITS.compared)
+            loss = float(loop.running["loss "]) / LIMITS.compared
             outcomes.append((loss, {name: p.detach().clone() for name, p in loop.named}))
             del loop
     (loss, expected), (recorded_loss, weights) = outcomes
     squares = lambda left, right: sum(float((left[n] - right[n]).double().square().sum()) for n in left)  # noqa: E731
     distance = (squares(weights, expected) / max(squares(expected, initial), 1e-30)) ** 0.5
     print(
-        f"    40 steps without dropout: loss {loss:.5f}, recorded {recorded_loss:.5f}; weights {distance:.2e} of the "
-        "way gone apart",
+        f"    {LIMITS.compared} steps without dropout: loss {loss:.5f}, recorded {recorded_loss:.5f}; "
+        f"weights {distance:.2e} of the way gone apart",
         flush=True,
     )
 
@@ -124,44 +182,63 @@ def check_same(shape: dict[str, int], kind: str) -> None:
 
 
 class Collator:
-    """Pads to the longest of a batch, a multiple of eight."""
+    """Pads to the longest of a batch, a multiple of eight; labels of tokens are padded too."""
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         longest = -(-max(len(row["input_ids"]) for row in rows) // 8) * 8
-        ids, mask = np.zeros((len(rows), longest), np.int64), np.zeros((len(rows), longest), np.int64)
-        for number, row in enumerate(rows):
-            ids[number, : len(row["input_ids"])] = row["input_ids"]
-            mask[number, : len(row["input_ids"])] = 1
-        labels = torch.tensor([row["labels"] for row in rows])
-        return {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask), "labels": labels}
+        padding = {"input_ids": 0, "attention_mask": 0, "labels": -100}
+        batch = {}
+        for name, value in rows[0].items():
+            if isinstance(value, int):
+                batch[name] = torch.tensor([row[name] for row in rows])
+                continue
+            array = np.full((len(rows), longest), padding[name], np.int64)
+            for number, row in enumerate(rows):
+                array[number, : len(row[name])] = row[name]
+            batch[name] = torch.from_numpy(array)
+        return batch
+
+
+def make_features(kind: str, text: Drawn) -> dict[str, Any]:
+    """An example of the others: [CLS] text [SEP], or [CLS] question [SEP] text [SEP]."""
+    ids, labels = [2, *text.words.tolist(), 3], {"labels": text.label}
+    if TEXTS[kind][0] == "tag":
+        labels = {"labels": [-100, *text.tags.tolist(), -100]}  # type: ignore[dict-item]
+    elif TEXTS[kind][0] == "span":
+        start = QUESTION + 2 + text.answer
+        ids, labels = [2, *text.question.tolist(), 3, *ids[1:]], {"start_positions": start, "end_positions": start + 2}
+    return {"input_ids": ids, "attention_mask": [1] * len(ids), **labels}
 
 
 def build_transformers(shape: dict[str, int], kind: str) -> tuple[list[dict[str, Any]], Any]:
     """Return the examples and the model of transformers."""
-    from transformers import BertConfig, BertForSequenceClassification
+    import transformers
 
-    words, labels = draw_texts(kind)
-    rows = [
-        {"input_ids": [2, *text.tolist(), 3], "labels": int(label)} for text, label in zip(words, labels, strict=True)
-    ]
-    config = BertConfig(
+    rows = [make_features(kind, text) for text in draw_texts(kind)]
+    config = transformers.BertConfig(
         vocab_size=VOCAB,
         hidden_size=shape["width"],
         num_hidden_layers=shape["layers"],
         num_attention_heads=shape["heads"],
         intermediate_size=4 * shape["width"],
+        num_labels=TAGS if TEXTS[kind][0] == "tag" else 2,
     )
     torch.manual_seed(0)
-    return rows, BertForSequenceClassification(config)
+    classes = {
+        "classify": transformers.BertForSequenceClassification,
+        "tag": transformers.BertForTokenClassification,
+        "span": transformers.BertForQuestionAnswering,
+    }
+    return rows, classes[TEXTS[kind][0]](config)
 
 
 def time_plain_loop(shape: dict[str, int], kind: str) -> float:
     """Return seconds a step of the loop that the Trainer runs, without what it does around it."""
     rows, model = build_transformers(shape, kind)
-    device = torch.device("cuda")
+    device = LIMITS.device
     model.to(device).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.01, fused=True)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 - step / (WARM_UP + STEPS))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.01, fused=device.type == "cuda")
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 - step / (LIMITS.warm_up + LIMITS.steps))
     order = np.random.default_rng(0).permutation(len(rows))
     pools = [
         sorted(order[start : start + 50 * BATCH], key=lambda n: -len(rows[n]["input_ids"]))
@@ -170,25 +247,25 @@ def time_plain_loop(shape: dict[str, int], kind: str) -> float:
     flat = [number for pool in pools for number in pool]
     batches = [flat[start : start + BATCH] for start in range(0, len(flat) - BATCH + 1, BATCH)]
     np.random.default_rng(1).shuffle(batches)
-    sampler = [batches[number % len(batches)] for number in range(WARM_UP + STEPS)]
+    sampler = [batches[number % len(batches)] for number in range(LIMITS.warm_up + LIMITS.steps)]
     loader = torch.utils.data.DataLoader(
-        rows, batch_sampler=sampler, collate_fn=Collator(), num_workers=4, pin_memory=True
+        rows, batch_sampler=sampler, collate_fn=Collator(), num_workers=4, pin_memory=device.type == "cuda"
     )
     start = 0.0
     for number, batch in enumerate(loader):
-        if number == WARM_UP:
-            torch.cuda.synchronize()
+        if number == LIMITS.warm_up:
+            LIMITS.synchronize()
             start = time.perf_counter()
         batch = {name: value.to(device, non_blocking=True) for name, value in batch.items()}
-        with torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             loss = model(**batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad(set_to_none=True)
-    torch.cuda.synchronize()
-    return (time.perf_counter() - start) / STEPS
+    LIMITS.synchronize()
+    return (time.perf_counter() - start) / LIMITS.steps
 
 
 def time_trainer(shape: dict[str, int], kind: str) -> float:
@@ -203,19 +280,20 @@ def time_trainer(shape: dict[str, int], kind: str) -> float:
         start = stop = 0.0
 
         def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-            if state.global_step == WARM_UP:
-                torch.cuda.synchronize()
+            if state.global_step == LIMITS.warm_up:
+                LIMITS.synchronize()
                 self.start = time.perf_counter()
-            elif state.global_step == WARM_UP + STEPS:
-                torch.cuda.synchronize()
+            elif state.global_step == LIMITS.warm_up + LIMITS.steps:
+                LIMITS.synchronize()
                 self.stop = time.perf_counter()
 
     rows, model = build_transformers(shape, kind)
     wanted: dict[str, Any] = {
         "per_device_train_batch_size": BATCH,
-        "max_steps": WARM_UP + STEPS,
-        "bf16": True,
-        "optim": "adamw_torch_fused",
+        "max_steps": LIMITS.warm_up + LIMITS.steps,
+        "bf16": LIMITS.device.type == "cuda",
+        "optim": "adamw_torch_fused" if LIMITS.device.type == "cuda" else "adamw_torch",
+        "use_cpu": LIMITS.device.type == "cpu",
         "dataloader_num_workers": 4,
         "dataloader_persistent_workers": True,
         "logging_strategy": "no",
@@ -234,7 +312,7 @@ def time_trainer(shape: dict[str, int], kind: str) -> float:
         arguments = TrainingArguments(output_dir=folder, **wanted, **grouping)
         trainer = Trainer(model, arguments, data_collator=Collator(), train_dataset=rows, callbacks=[clock])
         trainer.train()
-    return (clock.stop - clock.start) / STEPS
+    return (clock.stop - clock.start) / LIMITS.steps
 
 
 # --- in turns ---------------------------------------------------------------------------------------
@@ -253,11 +331,11 @@ def compare(name: str, kind: str, rounds: int) -> None:
         streams = {form: loop.loader.steps(0, 10**6) for form, loop in loops.items()}
         for form, loop in loops.items():
             started = time.perf_counter()
-            take_steps(loop, streams[form], WARM_UP)
-            print(f"    {form}: first {WARM_UP} steps {time.perf_counter() - started:.1f} s", flush=True)
+            take_steps(loop, streams[form], LIMITS.warm_up)
+            print(f"    {form}: first {LIMITS.warm_up} steps {time.perf_counter() - started:.1f} s", flush=True)
         for _ in range(rounds):
             for form, loop in loops.items():
-                seconds[form].append(take_steps(loop, streams[form], STEPS))
+                seconds[form].append(take_steps(loop, streams[form], LIMITS.steps))
             for form in list(rivals):
                 try:
                     seconds[form].append(rivals[form](shape, kind))
@@ -285,11 +363,16 @@ def main() -> None:
     parser.add_argument("--model", choices=tuple(MODELS))
     parser.add_argument("--texts", choices=tuple(TEXTS))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--steps", type=int, default=LIMITS.steps, help="that are timed")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no further comparison after so long")
     arguments = parser.parse_args()
+    LIMITS.device, LIMITS.steps = torch.device(arguments.device), arguments.steps
+    LIMITS.warm_up, LIMITS.compared = min(60, arguments.steps), min(40, arguments.steps)
     started = time.perf_counter()
-    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}", flush=True)
-    for name in MODELS if arguments.model is None else [arguments.model]:
+    device_name = torch.cuda.get_device_name() if LIMITS.device.type == "cuda" else "CPU"
+    print(f"torch {torch.__version__}, {device_name}", flush=True)
+    for name in ("bert-base", "8x512") if arguments.model is None else [arguments.model]:
         for kind in TEXTS if arguments.texts is None else [arguments.texts]:
             if time.perf_counter() - started > arguments.seconds:
                 print(f"{name} {kind}: not started, the time is over")
