@@ -23,7 +23,7 @@ def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("distance", DISTANCES)
-@pytest.mark.parametrize("shape", [(2, 5, 7, 6), (1, 33, 3, 2)])
+@pytest.mark.parametrize("shape", [(2, 5, 7, 6), (1, 33, 3, 2), (3, 1, 40, 4)])
 def test_kernels_in_the_interpreter(
     shape: tuple[int, int, int, int], distance: Distance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -35,10 +35,22 @@ def test_kernels_in_the_interpreter(
 def test_millions_of_candidates_fit_into_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA has 2^31 programs along the first axis of a grid and 65,535 along others: all entities of a large graph."""
     kernels: ModuleType = pytest.importorskip("etude.nn.triton.pair_distances")
-    grids: list[tuple[int, int, int]] = []
+    grids: list[tuple[int, ...]] = []
     monkeypatch.setattr(kernels, "_forward", Watched(lambda grid, *args, **options: grids.append(grid)))
     kernels.forward(torch.zeros(1, 1, 2), torch.zeros(1, 4_600_000, 2), "l1")
-    assert grids == [(143_750, 1, 1)]
+    assert grids == [(143_750, 1)]
+
+
+def test_very_many_groups_fit_into_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each triple of a large batch has candidates of its own, also where they are not read from the table."""
+    kernels: ModuleType = pytest.importorskip("etude.nn.triton.pair_distances")
+    grids: list[tuple[int, ...]] = []
+    for name in ("_forward", "_slopes"):
+        monkeypatch.setattr(kernels, name, Watched(lambda grid, *args, **options: grids.append(grid)))
+    queries, candidates = torch.zeros(70_000, 1, 2), torch.zeros(70_000, 3, 2)
+    kernels.backward(queries, candidates, kernels.forward(queries, candidates, "l1"), "l1")
+    assert len(grids) == 3
+    assert all(grid[0] == 70_000 and max(grid[1:]) <= 65_535 for grid in grids)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -68,6 +80,6 @@ def test_candidates_of_more_than_two_to_the_31_numbers() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("distance", DISTANCES)
-@pytest.mark.parametrize("shape", [*SHAPES, (8, 128, 256, 1000), (16, 1, 64, 200)])
+@pytest.mark.parametrize("shape", [*SHAPES, (8, 128, 256, 1000), (16, 1, 64, 200), (70_000, 1, 3, 4)])
 def test_kernels_on_a_gpu(shape: tuple[int, int, int, int], distance: Distance) -> None:
     compare(shape, distance, "cuda")

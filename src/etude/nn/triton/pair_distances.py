@@ -31,10 +31,11 @@ def _forward(  # type: ignore[no-untyped-def]
     candidate_tile: tl.constexpr, unroll: tl.constexpr,
 ):  # fmt: skip
     """queries (G, D, C), candidates (G, D, M) -> out (G, C, M)."""
-    group = tl.program_id(2).to(tl.int64)
-    # a grid has many programs along its first axis alone: millions of candidates, a few thousand queries
+    # a grid has many programs along its first axis alone: groups of their own candidates, or millions of candidates
+    tiles = tl.cdiv(candidate_count, candidate_tile)
+    group = (tl.program_id(0) // tiles).to(tl.int64)
     rows = tl.program_id(1) * query_tile + tl.arange(0, query_tile)
-    columns = tl.program_id(0) * candidate_tile + tl.arange(0, candidate_tile)
+    columns = tl.program_id(0) % tiles * candidate_tile + tl.arange(0, candidate_tile)
     query_step, candidate_step = group * 0 + query_count, group * 0 + candidate_count  # 64 bits: columns may lie far
     query_start = queries + group * width * query_count + rows
     candidate_start = candidates + group * width * candidate_count + columns
@@ -73,8 +74,9 @@ def _slopes(  # type: ignore[no-untyped-def]
     column_tile: tl.constexpr, unroll: tl.constexpr,
 ):  # fmt: skip
     """out (G, A, D): for each row (G, A, D) the sum over others (G, B, D) of weights (G, B, A) times the slope."""
-    group = tl.program_id(2).to(tl.int64)
-    numbers = tl.program_id(0) * row_tile + tl.arange(0, row_tile)
+    tiles = tl.cdiv(row_count, row_tile)
+    group = (tl.program_id(0) // tiles).to(tl.int64)
+    numbers = tl.program_id(0) % tiles * row_tile + tl.arange(0, row_tile)
     columns = tl.program_id(1) * column_tile + tl.arange(0, column_tile)
     half = width // 2
     limit = half if kind == 2 else width  # modulus: a program has a tile of real and one of imaginary columns
@@ -119,7 +121,7 @@ def forward(queries: Tensor, candidates: Tensor, distance: str) -> Tensor:
     candidate_count = candidates.shape[1]
     out = queries.new_empty(groups, query_count, candidate_count)
     query_tile, candidate_tile = _tile(query_count, TILE), _tile(candidate_count, TILE)
-    grid = (triton.cdiv(candidate_count, candidate_tile), triton.cdiv(query_count, query_tile), groups)
+    grid = (groups * triton.cdiv(candidate_count, candidate_tile), triton.cdiv(query_count, query_tile))
     with torch.cuda.device_of(queries):
         _forward[grid](
             queries.transpose(1, 2).contiguous(), candidates.transpose(1, 2).contiguous(), out, query_count,
@@ -139,7 +141,7 @@ def _sum_slopes(rows: Tensor, others: Tensor, weights: Tensor, distance: str) ->
     out = torch.empty_like(rows)
     columns = width // 2 if distance == "modulus" else width
     row_tile, column_tile = _tile(row_count, TILE), _tile(columns, COLUMNS)
-    grid = (triton.cdiv(row_count, row_tile), triton.cdiv(columns, column_tile), groups)
+    grid = (groups * triton.cdiv(row_count, row_tile), triton.cdiv(columns, column_tile))
     with torch.cuda.device_of(rows):
         _slopes[grid](
             rows, others, weights, out, row_count, others.shape[1], width, KINDS[distance], row_tile, column_tile,
