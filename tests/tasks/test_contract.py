@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from etude.chance import Chance
 from etude.errors import UserError
 from etude.hub.checkpoint_writer import AUTO_CLASSES
 from etude.kinds import CONTRACTS
@@ -21,7 +22,10 @@ from etude.tasks.data.examples import Examples
 from etude.tasks.prompt_form import ChoicePrompt, LabelPrompt, WritePrompt
 from etude.tasks.published_head import EncoderFamily
 from etude.text.tokenizer.tokenizer import Tokenizer
+from etude.train.padding import pad_batch
+from etude.train.static_batch import hide_host_values
 from etude.transfer.prompt_file import PromptFile
+from tests.device_waits import RefuseWaits, let_meta_stand_in
 from tests.tasks.labelled_records import WORDS, records
 
 KINDS = task_kinds()
@@ -183,3 +187,23 @@ def test_it_is_put_in_a_prompt_or_refused(name: str, tmp_path: Path) -> None:
         assert description.question(example) == f"{values[field]} ="
         assert description.demonstration(example).startswith(description.question(example))
     assert isinstance(kind.PROMPT, (LabelPrompt, ChoicePrompt, WritePrompt))
+
+
+@pytest.mark.parametrize("name, settings", [*((name, {}) for name in sorted(KINDS)), ("tag", {"head": "bilstm_crf"})])
+def test_a_step_waits_for_no_gpu(
+    name: str, settings: dict[str, Any], tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where its batches are padded, so that steps are recorded, it reads nothing of the host."""
+    let_meta_stand_in(monkeypatch)
+    kind = KINDS[name]
+    examples = read(kind, name, tmp_path)
+    model, task = build(kind, examples, tokenizer, **settings)
+    rows = task.rows(examples)
+    batch = task.batch([rows[number] for number in range(8)], Chance(0, 0))
+    batch = (pad_batch(batch) if task.pads_batches else batch).to("meta")
+    if task.pads_batches:
+        hide_host_values(batch)
+    model.to("meta")
+    task.to("meta")
+    with RefuseWaits():
+        torch.stack([term.sum for term in task.loss(model, batch).values()]).sum().backward()

@@ -29,6 +29,7 @@ from torch import Tensor
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models.base import Model
+from etude.nn.packed import send_array
 from etude.nn.states import States
 from etude.objectives.base import Stat, Term
 from etude.tasks import pooled_head as pooled
@@ -239,10 +240,7 @@ class Choice(PooledTask[Question]):
     def _scores(self, model: Model, batch: ExampleBatch) -> tuple[Tensor, States]:
         """(R, most answers), -inf where a question has fewer."""
         flat, states = self.pooled(model, batch)  # (answers of all questions, 1)
-        sizes = self.pooled.feature_counts(batch)
-        scores = flat.new_full((len(sizes), int(sizes.max())), float("-inf"))
-        filled = torch.from_numpy(np.arange(scores.shape[1]) < sizes[:, None]).to(flat.device)
-        return scores.masked_scatter(filled, flat[:, 0]), states
+        return arrange_scores(flat[:, 0], self.pooled.feature_counts(batch)), states
 
     def loss(self, model: Model, batch: ExampleBatch) -> dict[str, Term]:
         assert batch.labels is not None
@@ -284,6 +282,16 @@ class Choice(PooledTask[Question]):
 
     def published_head(self, model: Model, family: EncoderFamily) -> PublishedHead:
         return self.pooled.published_head(model, family, "ForMultipleChoice", self.state_dict(), {})
+
+
+def arrange_scores(flat: Tensor, sizes: np.ndarray) -> Tensor:
+    """(answers of all questions,), (R,) answers of each -> (R, most answers), -inf where a question has fewer.
+
+    By numbers that the host knows: for a mask, a GPU would be waited for in the backward pass.
+    """
+    is_answer = np.arange(int(sizes.max())) < sizes[:, None]
+    scores = flat.new_full((is_answer.size,), float("-inf"))
+    return scores.index_copy(0, send_array(np.flatnonzero(is_answer), flat.device), flat).view(is_answer.shape)
 
 
 def answer_questions(examples: Examples[Question], scores: Iterable[tuple[list[int], Tensor]]) -> list[Answer]:

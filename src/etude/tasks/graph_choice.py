@@ -49,6 +49,7 @@ from etude.tasks.choice import (
     ChoiceScoring,
     Question,
     answer_questions,
+    arrange_scores,
     gold_answers,
     majority,
     parse,
@@ -245,9 +246,7 @@ class GraphChoice(Task[Question, GraphRow, GraphBatch]):
             flat = flat + upcast(self.graph_head(vectors, statements))
         if self.settings.sigmoid:
             flat = flat.sigmoid()
-        scores = flat.new_full((len(sizes), int(sizes.max())), float("-inf"))
-        filled = torch.from_numpy(np.arange(scores.shape[1]) < sizes[:, None]).to(flat.device)
-        return scores.masked_scatter(filled, flat), schema
+        return arrange_scores(flat, sizes), schema
 
     def _loss_sum(self, scores: Tensor, labels: Tensor) -> Tensor:
         if self.settings.loss == "softmax":

@@ -34,6 +34,7 @@ from etude.models.framing import FramedText, Pooling, pool
 from etude.models.transformer import Transformer
 from etude.nn.entity_stream import build_stream, pad_stream
 from etude.nn.losses import linear_cross_entropy
+from etude.nn.packed import send_array
 from etude.nn.precision import upcast
 from etude.nn.states import States
 from etude.objectives.base import IGNORE, Batch, Row, Term, join
@@ -302,8 +303,9 @@ class PooledHead(nn.Module):
         if not self.shared_dropout or not self.training:
             return F.dropout(vectors, self.settings.dropout, self.training)
         mask = F.dropout(vectors.new_ones(len(batch.sizes), vectors.shape[-1]), self.settings.dropout)  # (R, D)
-        sizes = torch.from_numpy(batch.sizes // (2 if self.reading == "apart" else 1)).to(vectors.device)
-        return vectors * mask.repeat_interleave(sizes, dim=0, output_size=vectors.shape[0])
+        sizes = batch.sizes // (2 if self.reading == "apart" else 1)
+        rows = send_array(np.repeat(np.arange(len(sizes)), sizes), vectors.device)  # of the vectors
+        return vectors * mask.index_select(0, rows)
 
     def vectors(self, model: Model, last: Tensor, batch: ExampleBatch) -> Tensor:
         """(S, D) one vector a sequence; padding has none."""

@@ -239,8 +239,8 @@ class Rank(PooledTask[Query, QueryBatch]):
         if self.settings.loss == "point":
             return F.binary_cross_entropy_with_logits(flat, batch.relevant.float(), reduction="sum")
         queries = len(batch.rows)
-        return (_log_sums(flat, batch.owners, queries) - _log_sums(
-            flat[batch.relevant], batch.owners[batch.relevant], queries)).sum()  # fmt: skip
+        relevant = flat.masked_fill(~batch.relevant, float("-inf"))  # to select them, the host would wait for a GPU
+        return (_log_sums(flat, batch.owners, queries) - _log_sums(relevant, batch.owners, queries)).sum()
 
     def loss(self, model: Model, batch: QueryBatch) -> dict[str, Term]:
         flat, states = self.pooled(model, batch)  # (C, 1)
