@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from etude.chance import Chance
 from etude.errors import UserError
 from etude.models import recurrent, static, transformer
 from etude.models.layer_features import LayerFeatures
+from etude.nn.packed import Layout
 from etude.tasks import base
 from etude.tasks.data.examples import Examples
 from etude.tasks.tag import task as tag
@@ -365,6 +367,25 @@ def test_padding_is_in_no_metric(tokenizer: Tokenizer, constraints: Any) -> None
     plain, padded = (task.metrics(model.eval(), each) for each in (batch, batch.pad([30, 31], 64)))
     for name, stat in plain.items():
         assert float(padded[name].mean) == pytest.approx(float(stat.mean), rel=1e-4), name
+
+
+def test_answers_of_a_probe_are_decoded_where_the_head_is(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels of a GPU read the bounds of sentences there."""
+    data, model = examples(3), model_of("both", tokenizer.vocab)
+    task = made(tokenizer, model, data, constraints="decoding")
+    logits = [np.zeros((len(item.words), len(task.labels)), np.float32) for item in data]
+    devices: list[tuple[str, str]] = []
+
+    def decode(scores: Tensor, words: Layout) -> tuple[Tensor, Tensor]:
+        devices.append((scores.device.type, words.bounds.device.type))
+        return torch.zeros(len(scores), dtype=torch.int64), torch.zeros(len(scores))
+
+    monkeypatch.setattr(task.head, "decode", decode)
+    task.head.to("meta")
+    assert len(task.answers(data, task.unlabelled_rows(data), logits)) == 3
+    assert devices == 3 * [("meta", "meta")]
 
 
 def test_every_parameter_of_the_head_learns(tokenizer: Tokenizer) -> None:

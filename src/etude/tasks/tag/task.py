@@ -378,10 +378,10 @@ class Tagger(LinearTask[TaggedSentence, TagRow, TagBatch]):
         self, examples: Examples[TaggedSentence], rows: PartialRows[TagRow], logits: Sequence[np.ndarray]
     ) -> list[Answer]:
         assert isinstance(rows, TagRows)
-        decoded = []
+        decoded, device = [], self.output_layer.weight.device
         for scores in logits:
-            words = Layout.from_bounds(np.array([0, len(scores)]), len(scores))
-            best, probs = self.head.decode(torch.from_numpy(scores).to(self.output_layer.weight.device), words)
+            words = Layout.from_bounds(np.array([0, len(scores)]), len(scores)).to(device)
+            best, probs = self.head.decode(torch.from_numpy(scores).to(device), words)
             decoded.append((best.cpu().numpy(), probs.cpu().numpy()))
         return self._answers(examples, self._as_written(decoded, rows.pieces))
 
