@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from etude.chance import Chance
 from etude.errors import UserError
 from etude.nn.cuda_graphs import CudaGraphs
 from etude.nn.packed import pack
@@ -27,12 +28,14 @@ from etude.train import recorded_step
 from etude.train.loop import Loop
 from etude.train.recorded_step import StepRecorder, Sums
 from etude.train.static_batch import NotRecordable, allocate_batch, copy_batch, hide_host_values, signature
+from tests.device_waits import RefuseWaits, let_meta_stand_in
 from tests.half_precision import may_lack_bf16
 
 TINY = {
     "bert-toy": {"model.layers": 1, "model.width": 32, "model.heads": 2, "model.context": 32},
     "electra-toy": {"model.layers": 1, "model.width": 64, "model.heads": 2, "model.embedding_width": 32},
     "gpt2-toy": {"model.layers": 1, "model.width": 32, "model.heads": 2, "model.context": 32},
+    "two-tower-toy": {"model.layers": 1, "model.width": 32, "model.heads": 2},
 }
 STEPS = 9
 
@@ -117,7 +120,14 @@ def lines(loop: Loop) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "optimizer"), [("bert-toy", "adam"), ("electra-toy", "adam"), ("gpt2-toy", "adamw"), ("gpt2-toy", "muon")]
+    ("name", "optimizer"),
+    [
+        ("bert-toy", "adam"),
+        ("electra-toy", "adam"),
+        ("gpt2-toy", "adamw"),
+        ("gpt2-toy", "muon"),
+        ("two-tower-toy", "adam"),
+    ],
 )
 @may_lack_bf16
 def test_steps_from_static_memory_are_the_ordinary_ones(tmp_path: Path, name: str, optimizer: str) -> None:
@@ -132,6 +142,24 @@ def test_steps_from_static_memory_are_the_ordinary_ones(tmp_path: Path, name: st
     for key, value in weights(recorded).items():
         assert torch.equal(value, expected[key]), key
     assert lines(recorded) == lines(ordinary)
+
+
+@pytest.mark.parametrize("name", ["electra-toy", "encoder-modern-toy", "gpt3-toy", "two-tower-toy"])
+def test_a_step_on_a_gpu_reads_nothing_of_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it is not recorded; and nothing of it waits."""
+    let_meta_stand_in(monkeypatch)
+    loaded = Recipe.load(name, {"train.device": "cpu", "model.vocab": 200})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench, "DOCUMENTS", 60)
+        corpus = bench.random_corpus(loaded)
+    recipe = resolve_recipe(loaded, corpus, ())
+    model, objective = build_learner(recipe, corpus.tokenizer)
+    batch = objective.batch([objective.rows(corpus, 0)[0]], Chance(0, 0)).to("meta")
+    hide_host_values(batch)
+    model.to("meta")
+    objective.to("meta")
+    with RefuseWaits():
+        torch.stack([term.sum for term in objective.loss(model, batch).values()]).sum().backward()
 
 
 def test_a_resumed_run_records_again_and_is_the_same(tmp_path: Path) -> None:

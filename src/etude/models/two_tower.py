@@ -361,7 +361,9 @@ class TwoTower(Model):
 def reverse(layout: Layout) -> Layout:
     """The layout of the same sequences with all tokens in reversed order; worked out once a batch."""
     if "reversed" not in layout.cache:
-        host = np.ascontiguousarray(layout.host[-1] - layout.host[::-1])
+        host = layout.host
+        if isinstance(host, np.ndarray):  # a step that is recorded has none, and needs none
+            host = np.ascontiguousarray(host[-1] - host[::-1])
         layout.cache["reversed"] = Layout(layout.bounds[-1] - layout.bounds.flip(0), host, layout.longest, layout.equal)
     cached: Layout = layout.cache["reversed"]
     return cached
