@@ -251,6 +251,8 @@ def numpy_and_torch_agree(device: str) -> None:
     for key in KEYS:
         assert np.array_equal(random_bits(key, index).view(np.int64), random_bits(key, there).cpu().numpy())
         assert np.array_equal(uniform(key, index), uniform(key, there).cpu().numpy())
+        of_all_bits = (random_bits(key, index) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+        assert np.array_equal(uniform(key, index), of_all_bits)
         for limit in (1, 7, 30_522, 2**31 - 1):
             assert np.array_equal(integers(key, index, limit), integers(key, there, limit).cpu().numpy())
         assert np.allclose(gumbel(key, index), gumbel(key, there).cpu().numpy(), rtol=1e-4, atol=1e-5)
@@ -290,7 +292,7 @@ def test_nothing_here_touches_global_state() -> None:
 @pytest.mark.parametrize("last", [0, 2**24 - 1])
 def test_noise_is_finite_in_the_first_and_in_the_last_cell(last: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One in 2^24 draws falls there; infinite noise would win against any logit."""
-    monkeypatch.setattr(chance, "random_bits", lambda key, index: index * 0 + (last << 40))
+    monkeypatch.setattr(chance, "_mix_upper", lambda value: value * 0 + (last << 40))
     for index in (np.arange(3, dtype=np.uint64), torch.arange(3)):
         noise = chance.gumbel(0, index)
         assert bool((abs(noise) < 17.4).all())

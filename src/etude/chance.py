@@ -66,12 +66,22 @@ def fold_arrays(*parts: int | str | np.ndarray) -> np.ndarray:
 
 def mix_array(value: np.ndarray) -> np.ndarray:
     """Apply `mix` to an array of uint64, in place."""
-    value ^= value >> np.uint64(30)
-    value *= np.uint64(_FIRST)
-    value ^= value >> np.uint64(27)
-    value *= np.uint64(_SECOND)
+    value = _mix_upper(value)
     value ^= value >> np.uint64(31)
     return value
+
+
+def _mix_upper(value: Array) -> Array:
+    """Apply all of `mix` but its last step, which changes the lower 33 bits alone; arrays of numpy in place."""
+    if isinstance(value, np.ndarray):
+        value ^= value >> np.uint64(30)
+        value *= np.uint64(_FIRST)
+        value ^= value >> np.uint64(27)
+        value *= np.uint64(_SECOND)
+        return value
+    # torch shifts int64 arithmetically: the mask clears the copied sign bits
+    value = (value ^ ((value >> 30) & (_MASK >> 30))) * _to_signed(_FIRST)
+    return (value ^ ((value >> 27) & (_MASK >> 27))) * _to_signed(_SECOND)
 
 
 def _to_signed(value: int) -> int:
@@ -85,20 +95,29 @@ def random_bits(key: int | Array, index: Array) -> Array:
 
     `key` is an int, or an array of the same library that broadcasts with `index`.
     """
-    if isinstance(index, np.ndarray):
-        x = index.astype(np.uint64)
-        x += np.uint64(1)
-        x *= np.uint64(_GOLDEN)
-        if isinstance(key, np.ndarray):
-            x = np.asarray(x + key.astype(np.uint64, copy=False))
-        else:
-            x += np.uint64(key & _MASK)
-        return mix_array(x)
-    x = (_to_signed(key) if isinstance(key, int) else key) + (index.long() + 1) * _to_signed(_GOLDEN)
-    # torch shifts int64 arithmetically: the mask clears the copied sign bits
-    x = (x ^ ((x >> 30) & (_MASK >> 30))) * _to_signed(_FIRST)
-    x = (x ^ ((x >> 27) & (_MASK >> 27))) * _to_signed(_SECOND)
+    x = _mix_upper(_add_key(key, place_of(index)))
+    if isinstance(x, np.ndarray):
+        x ^= x >> np.uint64(31)
+        return x
     return x ^ ((x >> 31) & (_MASK >> 31))
+
+
+def place_of(index: Array) -> Array:
+    """Return what of a hash its index decides alone: the same for all keys (see `gumbel_at`)."""
+    if not isinstance(index, np.ndarray):
+        return (index.long() + 1) * _to_signed(_GOLDEN)
+    x = index.astype(np.uint64)
+    x += np.uint64(1)
+    x *= np.uint64(_GOLDEN)
+    return x
+
+
+def _add_key(key: int | Array, place: Array) -> Array:
+    """Return the state that is mixed, a new array."""
+    if not isinstance(place, np.ndarray):
+        return (_to_signed(key) if isinstance(key, int) else key) + place
+    addend = key.astype(np.uint64, copy=False) if isinstance(key, np.ndarray) else np.uint64(key & _MASK)
+    return np.asarray(place + addend)
 
 
 def uniform(key: int | Array, index: Array) -> Array:
@@ -106,7 +125,11 @@ def uniform(key: int | Array, index: Array) -> Array:
 
     Only the top 24 bits are used, so every value is exact and equal on every device.
     """
-    x = random_bits(key, index)
+    return _uniform_at(key, place_of(index))
+
+
+def _uniform_at(key: int | Array, place: Array) -> Array:
+    x = _mix_upper(_add_key(key, place))  # the upper bits are those of `random_bits`
     if isinstance(x, np.ndarray):
         return (x >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
     return ((x >> 40) & ((1 << 24) - 1)).float() * 2.0**-24
@@ -129,7 +152,12 @@ def gumbel(key: int | Array, index: Array) -> Array:
     noise decides a draw. At the other end the last of 2^24 values would round to v = 1 and is kept below it; its noise
     is the smallest there is.
     """
-    v = uniform(key, index) + 2.0**-25
+    return gumbel_at(key, place_of(index))
+
+
+def gumbel_at(key: int | Array, place: Array) -> Array:
+    """Return the same noise for an index that `place_of` has taken: many keys share its product."""
+    v = _uniform_at(key, place) + 2.0**-25
     if isinstance(v, np.ndarray):
         return -np.log(-np.log1p(-np.minimum(v, np.float32(1 - 2.0**-24))))
     return -(-(-v.clamp(max=1 - 2.0**-24)).log1p()).log()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from etude.chance import gumbel
+from etude.chance import gumbel_at, place_of
 from etude.nn.fusion import fuse
 from etude.nn.precision import upcast
 
@@ -23,19 +23,20 @@ def draw_tokens(product: Tensor, bias: Tensor | None, keys: Tensor, vocab: int, 
 
     On a GPU one kernel makes the noise, adds and compares it; on a CPU it exists for a part of the slots at a time.
     """
-    tokens = torch.arange(vocab, device=product.device)
+    places = place_of(torch.arange(vocab, device=product.device))
     if product.is_cuda:
-        return _draw(product, bias, keys, tokens, temperature)
+        return _draw(product, bias, keys, places, temperature)
     rows = max(1, NOISE // vocab)
     parts = zip(product.split(rows), keys.split(rows), strict=True)
-    return torch.cat([_draw(part, bias, key, tokens, temperature) for part, key in parts])
+    return torch.cat([_draw(part, bias, key, places, temperature) for part, key in parts])
 
 
 @fuse
-def _draw(product: Tensor, bias: Tensor | None, keys: Tensor, tokens: Tensor, temperature: float) -> Tensor:
-    """`tokens` are the numbers from 0 to V, made outside: a compiler would count in 32 bits, and hashes need 64."""
-    logits = upcast(product[:, : len(tokens)])
+def _draw(product: Tensor, bias: Tensor | None, keys: Tensor, places: Tensor, temperature: float) -> Tensor:
+    """`places` are those of tokens in a hash, made outside: they are the same for all slots, and a compiler that makes
+    the numbers of tokens counts in 32 bits, where hashes need 64."""
+    logits = upcast(product[:, : len(places)])
     if bias is not None:
         logits = logits + bias
-    noise = gumbel(keys[:, None], tokens)
+    noise = gumbel_at(keys[:, None], places)
     return (logits / temperature + noise).argmax(-1)
