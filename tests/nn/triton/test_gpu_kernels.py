@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from etude.models.transformer import Settings, Transformer
-from etude.nn import feedforward, losses, residual
+from etude.nn import block, feedforward, losses, residual
 from etude.nn.attention import dispatch as attention
 from etude.nn.packed import pack
 from etude.nn.triton import availability
@@ -23,9 +23,15 @@ def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
     in_the_interpreter(__file__)
 
 
-@pytest.mark.parametrize(("longest", "dropout"), [(512, 0.0), (512, 0.1), (128, 0.1)])
+BERT: dict[str, Any] = {"activation": "gelu_tanh"}
+MODERN: dict[str, Any] = {"activation": "gelu", "gated": True, "bias": False, "positions": "rotary"}
+
+
+@pytest.mark.parametrize(
+    ("longest", "dropout", "axes"), [(512, 0.0, BERT), (512, 0.1, BERT), (128, 0.1, BERT), (128, 0.0, MODERN)]
+)
 def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
-    longest: int, dropout: float, monkeypatch: pytest.MonkeyPatch
+    longest: int, dropout: float, axes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As for a Hopper GPU, without one. A lookup that the compiler cannot follow breaks the graph at every layer;
     a kernel that seems to write its bounds forbids recording. Either makes a step ten times as slow."""
@@ -61,6 +67,7 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
     monkeypatch.setattr(feedforward, "gelu_linear_kernels", lambda _, *rest: choose_lowered(device, *rest))
     choose_norms = residual.residual_norm_kernels
     monkeypatch.setattr(residual, "residual_norm_kernels", lambda _, *rest: choose_norms(device, *rest))
+    monkeypatch.setattr(block, "supports_packed", lambda qkv: availability.supports_half_kernels(device, qkv.dtype))
     result: list[list[str]] = []
 
     def note(graph: torch.fx.GraphModule, inputs: object) -> object:
@@ -87,7 +94,7 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
             context=512,
             dropout=dropout,
             attention_dropout=dropout,
-            activation="gelu_tanh",
+            **axes,
         )
     )
     backend = aot_autograd(fw_compiler=note, bw_compiler=note, partition_fn=part)
@@ -95,6 +102,11 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
     with pytest.raises(Traced), torch.autocast("cpu", torch.bfloat16):
         model(pack([[1] * longest, [2] * 100, []], longest=longest), only=torch.tensor([1, 5, 200]))
     actual = [name for name in result[0] if "triton_kernel" in name or "attend_tiled" in name]
+    if axes is MODERN:  # rotation and attention of each layer; cosines of all are computed once, outside of the graph
+        assert len(actual) == 2 * 2 and result[0].count("etude.compute_rotation.default") == 1
+        assert sum("triton_kernel" in name for name in both) == 2 * 4
+        assert not any("cos" in name or "copy_" in name for name in both if "_to_copy" not in name)
+        return
     assert len(actual) == 2 * 4  # attention, activation and both sums of each layer
     # the product before a GELU's derivative is in its kernel: of the eight of a layer's backward pass seven are left
     assert both.count("etude.gelu_linear_backward.default") == 2
