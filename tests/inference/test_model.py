@@ -262,6 +262,27 @@ def test_wrong_ids_and_names_are_said() -> None:
 SYSTEMS = [("gpt2-toy", "bytebpe:300"), ("bert-toy", "wordpiece:200"), ("electra-toy", "wordpiece:200")]
 
 
+def test_texts_come_from_any_iterable_and_a_table_is_none() -> None:
+    """Iterating a table gives the names of its columns, which are texts, too."""
+    masked, causal = encoder(), decoder()
+    table = pytest.importorskip("pandas").DataFrame({"text": WORDS})
+    assert np.array_equal(masked.encode(word for word in WORDS), masked.encode(WORDS))
+    assert np.array_equal(masked.encode(table["text"]), masked.encode(WORDS))
+    assert causal.generate((word for word in WORDS[:2]), tokens=2) == causal.generate(WORDS[:2], tokens=2)
+    for wrong in (table, {"text": WORDS}):
+        for use in (masked.encode, causal.generate):
+            with pytest.raises(UserError, match=r"a table is several columns: give one, as table\['text'\]"):
+                use(wrong)
+    for use, one in ((masked.fill, WORDS), (causal.perplexity, Path("text.txt"))):
+        with pytest.raises(UserError, match="takes one text, not"):
+            use(one)
+    with pytest.raises(UserError, match="layer='last': give the number of one"):
+        masked.encode(WORDS, layer="last")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="Text 0 is None, not a text"):
+        causal.generate([None])  # type: ignore[list-item]
+    assert repr(masked).startswith("LoadedModel(Transformer, parameters ")
+
+
 @pytest.mark.parametrize(("name", "spec"), SYSTEMS)
 def test_a_run_its_checkpoint_and_its_published_form_are_one_model(name: str, spec: str, tmp_path: Path) -> None:
     finished_run(tmp_path / "run", name, spec)

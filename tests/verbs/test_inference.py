@@ -133,6 +133,25 @@ def test_scores_and_answers_of_a_fine_tuned_run(
         next(etude.translate(run.folder, "A dull film."))
 
 
+def test_records_and_tables_are_scored_as_their_file_is(
+    base: Bases, reviews: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run = etude.finetune(
+        base("bert"), "classify", train=reviews[0], out=tmp_path / "run", quiet=True, settings={"train.steps": 3}
+    )
+    records = [json.loads(line) for line in reviews[1].read_text(encoding="utf-8").splitlines()]
+    scores, table = run.evaluate(reviews[1]), pytest.importorskip("pandas").DataFrame(records)
+    assert run.evaluate(records) == scores == run.evaluate(table) == run.model.evaluate(records)
+    with pytest.raises(UserError, match="input 1 is 'good': give a mapping"):
+        run.evaluate(["good"])
+    with pytest.raises(UserError, match="no examples to score"):
+        run.evaluate([])
+    for wrong in ({"text": "good"}, None):  # the keys of one record would pass for texts
+        with pytest.raises(UserError, match=r"predict takes a list of inputs: write predict\(\[input\]\)"):
+            run.predict(wrong)  # type: ignore[arg-type]
+    assert repr(run.model) == f"TaskModel({str(run.folder)!r}, task='classify')"
+
+
 def test_answers_keep_no_states_of_frozen_layers(base: Bases, reviews: tuple[Path, Path], tmp_path: Path) -> None:
     """Texts to answer do not come again: a long pipe would fill transfer.cache_mb, and then be warned of it."""
     settings = {"train.steps": 3, "transfer.frozen": True}

@@ -192,7 +192,7 @@ class InferenceModel:
         return self.objective.frame(ids, self.model.context)
 
     @torch.no_grad()
-    def encode(self, texts: Sequence[str], layer: int = -1, pool: Pool = "mean") -> np.ndarray:
+    def encode(self, texts: Iterable[str], layer: int = -1, pool: Pool = "mean") -> np.ndarray:
         """Return one vector a text, (texts, width), pooled over tokens and markers; a text is cut to the context."""
         return encode_texts(self, texts, layer, pool)
 

@@ -16,7 +16,7 @@ from etude.tasks.base import Answer, Scoring, TaskKind
 from etude.tasks.data.examples import Examples
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BaselineModel(Predictor):
     """A baseline, opened from its folder."""
 

@@ -105,7 +105,7 @@ def parse_layers(words: str) -> Layers:
         return words  # type: ignore[return-value]
     try:
         return [int(word) for word in words.split(",")]
-    except ValueError:
+    except (AttributeError, ValueError):  # in Python also a number or a list
         raise UserError(f"--layers {words}: write last, last4, all, or numbers such as 0,-1.") from None
 
 

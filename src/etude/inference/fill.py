@@ -10,6 +10,7 @@ import torch
 
 from etude.errors import UserError
 from etude.inference.base import InferenceModel, describe_use, gives_logits, spans
+from etude.inference.text_inputs import require_text
 from etude.nn.states import States
 
 MASK = "[MASK]"  # how a blank is written, whatever the tokenizer's own symbol is
@@ -27,7 +28,7 @@ class Guess:
 
 def fill(model: InferenceModel, text: str, top: int = 5) -> list[Guess] | list[list[Guess]]:
     """Return the likeliest tokens for each [MASK]: a list of guesses, or a list of lists for several blanks."""
-    [guesses] = fill_texts(model, [text], [top])
+    [guesses] = fill_texts(model, [require_text(text, "fill")], [top])
     return guesses[0] if len(guesses) == 1 else guesses
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from etude.baselines.base import is_baseline
 from etude.errors import UserError
@@ -18,12 +17,12 @@ from etude.inference.generation import Continuation, Overflow, Rule, Sampling
 from etude.inference.opening import Dtype, open_model
 from etude.inference.predictor import Inputs
 from etude.inference.task_model import TaskModel
+from etude.inference.text_inputs import require_text, require_texts
 from etude.inference.translation import Search, TargetSampling, Translation
 from etude.notebook import render_card, render_facts
 from etude.runs.run import TASK
 from etude.tasks.base import Answer
 from etude.tasks.bootstrap import Score
-from etude.tasks.data.examples import Examples
 from etude.tasks.translate.search import Convention
 from etude.text.corpus.corpus import Corpus
 
@@ -32,6 +31,10 @@ class LoadedModel(InferenceModel):
     """A trained model for inference: hidden states, logits, fill-mask, generation, perplexity."""
 
     folder: Path | None = None  # of a fine-tuned run
+
+    def __repr__(self) -> str:
+        facts = [f"{name} {value}" for name, value in self.describe() if value not in (None, "")]
+        return f"LoadedModel({type(self.model).__name__}, {', '.join(facts)})"
 
     def _repr_html_(self) -> str:
         """The model in a notebook: what it is, and how large."""
@@ -57,7 +60,7 @@ class LoadedModel(InferenceModel):
 
     def generate(
         self,
-        prompts: str | Sequence[str],
+        prompts: str | Iterable[str],
         tokens: int = 40,
         *,
         samples: int = 1,
@@ -76,7 +79,8 @@ class LoadedModel(InferenceModel):
         samples of the first prompt first.
         """
         sampling = Sampling(tokens, temperature, top_k, top_p, top_p_rule, seed, stop, past_end, overflow)
-        texts = generation.generate(self, [prompts] if isinstance(prompts, str) else prompts, sampling, samples)
+        listed = [prompts] if isinstance(prompts, str) else require_texts(prompts, "generate")
+        texts = generation.generate(self, listed, sampling, samples)
         return texts[0] if isinstance(prompts, str) and samples == 1 else texts
 
     def stream(
@@ -107,7 +111,7 @@ class LoadedModel(InferenceModel):
 
     def translate(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         *,
         beams: int = 4,
         penalty: float = 0.6,
@@ -125,15 +129,16 @@ class LoadedModel(InferenceModel):
         With a temperature, `top_k` or `top_p` they are drawn at random, `best` of each text, and nothing is searched.
         `before`: texts of a longer list that stand before these, for messages.
         """
-        if isinstance(texts, str):
-            raise UserError("translate takes a list of texts: write translate([text]).")
+        listed = require_texts(texts, "translate")
         if (temperature, top_k, top_p) != (None, None, None):
             drawing = TargetSampling(1.0 if temperature is None else temperature, top_k, top_p, seed, best)
-            return translation.translate(self, texts, drawing, before)
-        return translation.translate(self, texts, Search(beams, penalty, coverage, best, convention), before)
+            return translation.translate(self, listed, drawing, before)
+        return translation.translate(self, listed, Search(beams, penalty, coverage, best, convention), before)
 
     def perplexity(self, source: str | Corpus, stride: int | None = None) -> perplexities.Perplexity:
         """Measure the perplexity of a text or a part of a corpus. See etude.inference.perplexity."""
+        if not isinstance(source, Corpus):
+            source = require_text(source, "perplexity")
         return perplexities.perplexity(self, source, stride)
 
     # --- the task of a fine-tuned run -----------------------------------------------------------------
@@ -151,8 +156,8 @@ class LoadedModel(InferenceModel):
         """Return one answer an input of a fine-tuned run. See etude.inference.predictor."""
         return self.task_model.predict(inputs)
 
-    def evaluate(self, examples: str | Path | Examples[Any], intervals: bool = True) -> dict[str, Score]:
-        """Return the scores of a fine-tuned run on labelled examples, or on a file of them."""
+    def evaluate(self, examples: str | Path | Inputs, intervals: bool = True) -> dict[str, Score]:
+        """Return the scores of a fine-tuned run on labelled records, rows of a table, or a file of examples."""
         return self.task_model.evaluate(examples, intervals)
 
 

@@ -12,7 +12,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, TypeAlias, cast
 
@@ -37,13 +37,16 @@ class Table(Protocol):
         """The rows as mappings."""
 
 
-Inputs: TypeAlias = Sequence[str | Mapping[str, Any]] | Examples[Any] | Table
+Inputs: TypeAlias = Iterable[str | Mapping[str, Any]] | Examples[Any] | Table
 
 
 class Predictor(ABC):
     """A model of a task, opened for use."""
 
     folder: Path
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.folder)!r}, task={self.kind!r})"
 
     def _repr_html_(self) -> str:
         """The model in a notebook: its task, and the columns it reads."""
@@ -116,10 +119,17 @@ class Predictor(ABC):
         examples = self.module.read(path, {**self.columns, **(columns or {})}, skip_bad, labelled)
         return self.admit(examples) if skip_bad and labelled else examples
 
-    def evaluate(self, examples: str | Path | Examples[Any], intervals: bool = True) -> dict[str, Score]:
-        """Score the model on examples, or on a file of them, with bootstrap intervals."""
+    def evaluate(self, examples: str | Path | Inputs, intervals: bool = True) -> dict[str, Score]:
+        """Score the model on a file of labelled examples, records or a table, with bootstrap intervals."""
         self.require_trained_head()  # before a file is read
-        dataset = examples if isinstance(examples, Examples) else self.read(examples)
+        if isinstance(examples, Examples):
+            dataset = examples
+        elif isinstance(examples, (str, Path)):
+            dataset = self.read(examples)
+        else:
+            dataset = self._parse_inputs(examples, "evaluate", True)
+            if not len(dataset):
+                raise UserError("There are no examples to score. Give one or more.")
         return self.score(dataset, self.answer_labelled(dataset), intervals)
 
     # --- predictions --------------------------------------------------------------------------------
@@ -127,19 +137,24 @@ class Predictor(ABC):
     def predict(self, inputs: Inputs) -> list[Answer]:
         """Return one answer an input, in order; inputs are texts, mappings of fields, rows of a table, or examples."""
         self.require_trained_head()
-        if isinstance(inputs, str):
-            raise UserError("predict takes a list of inputs: write predict([text]).")
-        if isinstance(inputs, Examples):
-            return self._respond(inputs)
+        examples = inputs if isinstance(inputs, Examples) else self._parse_inputs(inputs, "predict", False)
+        return self._respond(examples) if len(examples) else []
+
+    def _parse_inputs(self, inputs: Inputs, verb: str, labelled: bool) -> Examples[Any]:
+        """Return what is in memory as examples: texts, mappings of fields, or rows of a table."""
+        if isinstance(inputs, (str, Mapping)) or not isinstance(inputs, Iterable):
+            raise UserError(f"{verb} takes a list of inputs: write {verb}([input]).")
         parser = _Parser(self)
         items, places = [], []
         for number, value in enumerate(table_records(inputs), 1):
             where = f"input {number}"
-            if not isinstance(value, (str, Mapping)):
-                raise UserError(f"{where} is {value!r:.80}: give a text, or a mapping of fields such as a dict.")
-            items.append(parser.parse(parser.split(value, where) if isinstance(value, str) else dict(value), where))
+            if not isinstance(value, Mapping if labelled else (str, Mapping)):
+                wanted = "a mapping of fields such as a dict"
+                raise UserError(f"{where} is {value!r:.80}: give {wanted if labelled else f'a text, or {wanted}'}.")
+            record = parser.split(value, where) if isinstance(value, str) else dict(value)
+            items.append(parser.parse(record, where, labelled))
             places.append(where)
-        return self._respond(Examples(items, "the inputs", places)) if items else []
+        return Examples(items, "the inputs", places)
 
     def _respond(self, examples: Examples[Any]) -> list[Answer]:
         """Answers for a user: where the model comes with a threshold, unsure ones are withheld."""
@@ -230,9 +245,9 @@ class _Parser:
         self.kind, self.module, self.columns = predictor.kind, predictor.module, predictor.columns
         self.inputs = predictor.inputs
 
-    def parse(self, record: dict[str, Any], where: str) -> Any:
+    def parse(self, record: dict[str, Any], where: str, labelled: bool = False) -> Any:
         """Return the example of some fields."""
-        return self.module.parse(record, self.columns, where, False)
+        return self.module.parse(record, self.columns, where, labelled)
 
     def parse_line(self, line: str, where: str) -> Any:
         """Return the example of a line: plain, or a JSON object."""
@@ -260,12 +275,12 @@ class _Parser:
         return dict(zip(names, parts, strict=True))
 
 
-def table_records(inputs: Sequence[str | Mapping[str, Any]] | Table) -> Sequence[str | Mapping[str, Any]]:
+def table_records(inputs: Iterable[str | Mapping[str, Any]] | Table) -> Iterable[str | Mapping[str, Any]]:
     """The rows of a pandas table as mappings; other inputs as they are."""
     pandas = sys.modules.get("pandas")  # a table can only be there where pandas is loaded
     if pandas is not None and isinstance(inputs, pandas.DataFrame):
         return cast(Table, inputs).to_dict("records")
-    return cast(Sequence[str | Mapping[str, Any]], inputs)
+    return cast(Iterable[str | Mapping[str, Any]], inputs)
 
 
 def holds_lines(path: Path) -> bool:

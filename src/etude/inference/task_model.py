@@ -28,7 +28,7 @@ from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import checkpoint
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TaskModel(Predictor):
     """A fine-tuned model with its task, opened from a run."""
 

@@ -6,7 +6,7 @@ vectors of a pass are copied to the host while it computes the next ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from etude.errors import UserError
+from etude.inference.text_inputs import require_texts
 from etude.models.framing import Pooling, pool
 from etude.nn.packed import Packed
 
@@ -30,9 +31,13 @@ TOKENS = {"cpu": 4_096, "cuda": 32_768}
 LAST = -1
 
 
-def encode_texts(loaded: InferenceModel, texts: Sequence[str], layer: int, pooling: Pool) -> np.ndarray:
+def encode_texts(loaded: InferenceModel, texts: Iterable[str], layer: int, pooling: Pool) -> np.ndarray:
     """Return one vector a text, (texts, width), of a layer of a model; markers count, and long texts are cut."""
-    _check(texts, pooling)
+    texts = require_texts(texts, "encode")
+    if not isinstance(layer, int):
+        raise UserError(f"layer={layer!r}: give the number of one; 0 is the embeddings, -1 the last.")
+    if pooling not in POOLINGS:
+        raise UserError(f"pool is one of {', '.join(get_args(Pool))}, not '{pooling}'.")
     tokens = TOKENS["cpu" if torch.device(loaded.device).type == "cpu" else "cuda"]
     vectors = np.zeros((len(texts), loaded.model.width), np.float32)
     done, copies = 0, []
@@ -46,16 +51,6 @@ def encode_texts(loaded: InferenceModel, texts: Sequence[str], layer: int, pooli
     for copy in copies:
         done = copy.write(vectors, done)
     return vectors
-
-
-def _check(texts: Sequence[str], pooling: Pool) -> None:
-    if isinstance(texts, str):
-        raise UserError("encode takes a list of texts: write encode([text]).")
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise UserError(f"Text {number} is {text!r:.80}, not a text: leave it out.")
-    if pooling not in POOLINGS:
-        raise UserError(f"pool is one of {', '.join(get_args(Pool))}, not '{pooling}'.")
 
 
 def _compute_layer(loaded: InferenceModel, packed: Packed, layer: int) -> Tensor:

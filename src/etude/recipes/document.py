@@ -6,6 +6,7 @@ Nothing here knows what the keys mean, save two rules of joining one layer onto 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
@@ -241,7 +242,7 @@ def parse_overrides(overrides: Overrides) -> Document:
     document = Document()
     pairs: Iterable[tuple[str, Any]]
     if isinstance(overrides, Mapping):
-        pairs = [(key, value) for key, value in overrides.items()]
+        pairs = [(key, _plain(value)) for key, value in overrides.items()]
     else:
         pairs = [_split(override) for override in overrides]
     for key, value in pairs:
@@ -250,6 +251,17 @@ def parse_overrides(overrides: Overrides) -> Document:
             raise UserError(f"the override '{key}' names no setting. Write group.name=value, such as model.layers=6.")
         document.put(path, value, f"the override {key}={'null' if value is None else value}")
     return document
+
+
+def _plain(value: Any) -> Any:
+    """A value of Python as a file has it: NumPy's numbers, of which grids are made, and paths become plain ones."""
+    if hasattr(value, "tolist"):  # without importing NumPy for its sake
+        return value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
 
 
 def _split(override: str) -> tuple[str, Any]:

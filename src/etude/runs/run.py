@@ -53,6 +53,10 @@ class Run:
 
     folder: Path
 
+    def __fspath__(self) -> str:
+        """Its folder: a run may be given wherever the path of one is asked for."""
+        return str(self.folder)
+
     @classmethod
     def open(cls, folder: str | Path) -> Run:
         """Open a run; raise UserError where the folder is none."""

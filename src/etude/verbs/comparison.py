@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from etude.errors import UserError
 from etude.verbs.limits import require_at_least, require_device
+from etude.verbs.paths import require_path, require_paths
 
 if TYPE_CHECKING:
     from etude.pick.pick import PickResult
@@ -142,7 +143,7 @@ def read_study(
         changes["text.corpus"] = text[0] if is_corpus else None
     if data is not None:
         changes["data"] = str(data)
-    return Study.load(file, gpu, changes)
+    return Study.load(require_path("file", file, "a study, a .yaml file"), gpu, changes)
 
 
 def study_folder(study: Study, out: str | Path | None) -> Path:
@@ -276,7 +277,10 @@ def pick(
     from etude.pick import pick as picking
     from etude.recipes.document import parse_overrides
 
-    words = [text] if isinstance(text, (str, Path)) else list(text)
+    words = list(map(str, require_paths("text", text, "a file or folder of text")))
+    train = require_path("train", train, "a file of examples")
+    dev = None if dev is None else require_path("dev", dev, "a file of examples")
+    test = None if test is None else require_path("test", test, "a file of examples")
     is_setting = [re.match(r"task\.\w+=", str(word)) is not None for word in words]
     for word, is_set in zip(words, is_setting, strict=True):
         if not is_set and re.match(r"[a-z_]+(\.\w+)+=", str(word)) and not Path(word).exists():

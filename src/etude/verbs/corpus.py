@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from etude.verbs.limits import require_at_least
+from etude.verbs.paths import require_paths
 
 if TYPE_CHECKING:
     from etude.graph.linking.graph_linking import GraphLinking
@@ -83,6 +84,8 @@ def prepare(
     from etude.errors import UserError
     from etude.text.prepare import prepare as preparation
 
+    if not isinstance(sources, Mapping):
+        sources = require_paths("sources", sources, "a file or folder of text")
     if isinstance(valid, (str, Path)):
         raise UserError(f"--valid {valid}: of text it is the share of documents held out; files go with --graph.")
     if not math.isfinite(sample_mb):

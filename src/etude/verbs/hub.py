@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from etude.verbs.limits import refuse_given
+from etude.verbs.paths import require_path
 
 if TYPE_CHECKING:
     from etude.hub.checkpoint_writer import PublishedModel
@@ -24,7 +25,7 @@ class ModelImport:
     notes: tuple[str, ...] = ()  # what was left out or is not trained
 
 
-def import_(source: str | Path, *, out: str | Path) -> ModelImport:
+def import_(source: str | Path | Run, *, out: str | Path) -> ModelImport:
     """Turn a published model into a run.
 
     Args:
@@ -35,7 +36,7 @@ def import_(source: str | Path, *, out: str | Path) -> ModelImport:
     from etude.hub.importer import write_run
     from etude.runs.staging import refuse_existing
 
-    folder = Path(out)
+    source, folder = require_path("source", source, "a published model"), Path(out)
     refuse_existing(folder)
     if Path(source).is_file():
         from etude.hub.vector_runs import import_vectors
@@ -77,7 +78,7 @@ def _export_own_class(run: Run, path: Path, form: str | None) -> ModelExport:
 
 
 def export(
-    run: str | Path,
+    run: str | Path | Run,
     *,
     out: str | Path,
     form: Literal["word2vec", "word2vec-binary", "glove", "fasttext"] | None = None,
@@ -95,7 +96,7 @@ def export(
     from etude.hub.readout import NoPublishedClass
     from etude.runs.run import Run
 
-    path = Path(out)
+    run, path = require_path("run", run, "a run"), Path(out)
     refused = "is of a file of word vectors: leave it out."
     if is_baseline(run):
         refuse_given({"form": (form, None)}, refused)

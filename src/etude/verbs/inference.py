@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from etude.errors import UserError, explain_no_file, quote_path
 from etude.text.line_ends import split_returns
 from etude.verbs.limits import refuse_given, require_device, require_folder_of
+from etude.verbs.paths import require_path
 from etude.verbs.text_sources import explain_encoding, read_source
 
 if TYPE_CHECKING:
@@ -24,12 +26,16 @@ if TYPE_CHECKING:
     from etude.inference.perplexity import Perplexity
     from etude.inference.predictor import Predictor
     from etude.inference.translation import Translation
+    from etude.runs.run import Run
     from etude.tasks.bootstrap import Score
     from etude.text.corpus.corpus import Corpus
 
 
 def load(
-    source: str | Path, *, device: str | None = None, dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    source: str | Path | Run,
+    *,
+    device: str | None = None,
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None,
 ) -> LoadedModel | BaselineModel | GraphModel:
     """Open a model for use: hidden states, logits, vectors, filled blanks, generated text, answers of its task.
 
@@ -46,6 +52,7 @@ def load(
     from etude.inference.graph_model import GraphModel, is_graph_run
     from etude.runs.run import Run
 
+    source = require_path("source", source, "a run or a folder of transformers")
     require_device(device)
     if dtype is not None and (is_graph_run(source) or is_baseline(source)):
         raise UserError(f"{source} is no language model: leave dtype out.")
@@ -54,11 +61,13 @@ def load(
     return BaselineModel.open(source) if is_baseline(source) else model.load(source, device, dtype)
 
 
-def _open_model(run: str | Path | LoadedModel, device: str | None, dtype: Dtype | None = None) -> LoadedModel:
+def _open_model(run: str | Path | Run | LoadedModel, device: str | None, dtype: Dtype | None = None) -> LoadedModel:
     from etude.inference import model
 
     require_device(device)
-    return model.load(run, device, dtype) if isinstance(run, (str, Path)) else run
+    if isinstance(run, model.LoadedModel):
+        return run
+    return model.load(require_path("run", run, "a run or a folder of transformers"), device, dtype)
 
 
 def _require_lines(path: Path | None, verb: str) -> None:
@@ -68,18 +77,25 @@ def _require_lines(path: Path | None, verb: str) -> None:
         raise UserError(explain_no_file(path), advice)
 
 
-def _open_task(run: str | Path | Predictor) -> Predictor:
+def _open_task(run: str | Path | Run | Predictor | LoadedModel) -> Predictor:
     from etude.baselines.base import is_baseline
     from etude.inference.baseline_model import BaselineModel
+    from etude.inference.predictor import Predictor
     from etude.inference.task_model import TaskModel
 
-    if not isinstance(run, (str, Path)):
+    if isinstance(run, Predictor):
         return run
+    if not isinstance(run, (str, os.PathLike)):  # a baseline in a file is opened without torch
+        from etude.inference.model import LoadedModel
+
+        if isinstance(run, LoadedModel):
+            return run.task_model
+    run = require_path("run", run, "a fine-tuned run")
     return BaselineModel.open(run) if is_baseline(run) else TaskModel.open(run)
 
 
 def evaluate(
-    run: str | Path | Predictor,
+    run: str | Path | Run | Predictor | LoadedModel,
     file: str | Path | None = None,
     *,
     columns: Mapping[str, str] | None = None,
@@ -110,15 +126,20 @@ def evaluate(
 
     require_folder_of(report, "report")
     require_folder_of(predictions, "predictions")
-    if isinstance(run, (str, Path)) and is_graph_run(run):
+    file = None if file is None else require_path("file", file, "a file of examples")
+    if isinstance(run, os.PathLike):
+        run = os.fspath(run)
+    if isinstance(run, str) and is_graph_run(run):
         if report is not None or columns or skip_bad:
             raise UserError("A run on a graph ranks entities: leave out --report, --column and --skip-bad.")
         return _evaluate_graph(run, file, predictions, relations, graph)
     if relations or graph is not None:
         raise UserError("--relations and --graph are of a run on a graph: leave them out.")
     if file is None:
-        raise UserError(f"Give a file of examples: etude evaluate {quote_path(str(run))} FILE.")
-    if isinstance(run, (str, Path)) and is_translation_run(run):
+        raise UserError(
+            f"Give a file of examples: etude evaluate {quote_path(run) if isinstance(run, str) else 'RUN'} FILE."
+        )
+    if isinstance(run, str) and is_translation_run(run):
         if report is not None:
             raise UserError("A report shows confusion and errors of a task; translations are in --predictions FILE.")
         return _evaluate_translation(run, file, dict(columns or {}), skip_bad, predictions)
@@ -173,7 +194,7 @@ def _evaluate_translation(
 
 
 def predict(
-    run: str | Path | Predictor,
+    run: str | Path | Run | Predictor | LoadedModel,
     file: str | Path | None = None,
     *,
     columns: Mapping[str, str] | None = None,
@@ -191,7 +212,7 @@ def predict(
     from etude.tasks.example_filter import warn_bad
 
     model = _open_task(run).with_columns(dict(columns or {}))
-    path = None if file is None else Path(file)
+    path = None if file is None else Path(require_path("file", file))
     _require_lines(path, "predict")
     if path is not None and not holds_lines(path):
         examples = model.read(path, skip_bad=skip_bad, labelled=False)
@@ -225,7 +246,7 @@ class FeatureFile:
 
 
 def features(
-    run: str | Path,
+    run: str | Path | Run,
     file: str | Path,
     *,
     out: str | Path,
@@ -245,11 +266,12 @@ def features(
     """
     from etude.inference.features import extract_file
 
+    run, file = require_path("run", run, "a run"), require_path("file", file)
     return FeatureFile(Path(out), extract_file(run, file, out, layers, pool, text))
 
 
 def generate(
-    run: str | Path | LoadedModel,
+    run: str | Path | Run | LoadedModel,
     prompts: str | Sequence[str] = (),
     *,
     tokens: int = 40,
@@ -291,6 +313,7 @@ def generate(
     """
     from etude.inference.generation import Sample, Sampling, write
     from etude.inference.generation import generate as generate_all
+    from etude.inference.text_inputs import require_texts
 
     sampling = Sampling(tokens, temperature, top_k, top_p, top_p_rule, seed, tuple(stop), past_end, overflow)
     if beams is not None and (on_text is not None or samples > 1):
@@ -306,7 +329,7 @@ def generate(
             "is of sampling, and --beams searches for the likeliest text: leave one of them out.",
         )  # fmt: skip
     model = _open_model(run, device, dtype)
-    texts = [prompts] if isinstance(prompts, str) else list(prompts) or [""]
+    texts = [prompts] if isinstance(prompts, str) else require_texts(prompts, "generate") or [""]
     if beams is not None:
         return [model.search(text, tokens, beams=beams, penalty=penalty, stop=stop)[0] for text in texts]
     if on_text is None:
@@ -326,7 +349,7 @@ LINES = 1024  # translated at a time: enough to sort by length, few enough to se
 
 
 def translate(
-    run: str | Path | LoadedModel,
+    run: str | Path | Run | LoadedModel,
     file: str | Path | None = None,
     *,
     beams: int = 4,
@@ -363,7 +386,7 @@ def translate(
             {"beams": (beams, 4), "penalty": (penalty, 0.6), "coverage": (coverage, 0.0)},
             "is of a beam search, and --temperature, --top-k and --top-p draw at random: leave one of them out.",
         )
-    path = None if file is None else Path(file)
+    path = None if file is None else Path(require_path("file", file))
     _require_lines(path, "translate")
     model = _open_model(run, device, dtype)
     source: str | int = sys.stdin.fileno() if path is None else str(path)
@@ -382,7 +405,9 @@ def translate(
             raise explain_encoding(path) from None
 
 
-def fill(run: str | Path | LoadedModel, text: str, *, top: int = 5, device: str | None = None) -> list[list[Guess]]:
+def fill(
+    run: str | Path | Run | LoadedModel, text: str, *, top: int = 5, device: str | None = None
+) -> list[list[Guess]]:
     """Fill the blanks of a text with a masked model.
 
     Args:
@@ -396,7 +421,7 @@ def fill(run: str | Path | LoadedModel, text: str, *, top: int = 5, device: str 
 
 
 def perplexity(
-    run: str | Path | LoadedModel,
+    run: str | Path | Run | LoadedModel,
     text: str | Path | Corpus,
     *,
     stride: int | None = None,
@@ -414,8 +439,12 @@ def perplexity(
     """
     from etude.inference.perplexity import perplexity as measure
     from etude.inference.perplexity import pseudo_perplexity
+    from etude.text.corpus.corpus import Corpus
 
-    source = read_source(text, part) if isinstance(text, (str, Path)) else text
+    if isinstance(text, Corpus):
+        source: str | Corpus = text
+    else:
+        source = read_source(require_path("text", text, "a text file or a corpus"), part)
     if isinstance(source, str):
         refuse_given({"part": (part, "valid")}, f"is of a corpus, and {text} is a text: leave it out.")
     model = _open_model(run, device)

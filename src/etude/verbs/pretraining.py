@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etude.verbs.limits import refuse_given, require_at_least
+from etude.verbs.paths import require_corpus, require_path, require_recipe
 
 if TYPE_CHECKING:
     from etude.graph.graph import Graph
@@ -22,7 +23,7 @@ def check(
     recipe: str | Path | Recipe,
     corpus: str | Path | Corpus | Graph,
     *,
-    entities: str | Path | None = None,
+    entities: str | Path | Run | None = None,
     settings: Mapping[str, object] | None = None,
     nodes: int | None = None,
     gpus: int | None = None,
@@ -39,6 +40,8 @@ def check(
         gpus: GPUs of each of these machines; 8 unless given.
         gpu: Their kind: a100, h100, h200 or b200.
     """
+    recipe, corpus = require_recipe(recipe), require_corpus(corpus)
+    entities = None if entities is None else require_path("entities", entities, "a run on a graph")
     require_at_least("nodes", nodes, 1)
     require_at_least("gpus", gpus, 1)
     if nodes is not None or gpus is not None:
@@ -75,6 +78,8 @@ def bench(
         on_stage: Receives the name of what is being measured.
         on_result: Receives the results so far: before the first micro-batch, and after each.
     """
+    recipe = None if recipe is None else require_recipe(recipe)
+    corpus = None if corpus is None else require_corpus(corpus)
     require_at_least("seconds", seconds, 0.01)
     from etude.pretraining import bench as benchmark
 
@@ -89,12 +94,12 @@ def bench(
 
 
 def pretrain(
-    recipe: str | Path | Recipe,
+    recipe: str | Path | Run | Recipe,
     corpus: str | Path | Corpus | Graph,
     *,
     out: str | Path,
-    start: str | Path | None = None,
-    entities: str | Path | None = None,
+    start: str | Path | Run | None = None,
+    entities: str | Path | Run | None = None,
     settings: Mapping[str, object] | None = None,
     quiet: bool = False,
 ) -> Run:
@@ -115,6 +120,9 @@ def pretrain(
     """
     from etude.pretraining import pretrain as pretraining
 
+    recipe, corpus = require_recipe(recipe), require_corpus(corpus)
+    start = None if start is None else require_path("start", start, "a run to start from")
+    entities = None if entities is None else require_path("entities", entities, "a run on a graph")
     return pretraining.pretrain(
         recipe, corpus, out, quiet=quiet, overrides=dict(settings or {}), start=start, entities=entities
     )
@@ -124,7 +132,7 @@ def distill(
     recipe: str | Path | Recipe,
     corpus: str | Path | Corpus,
     *,
-    teacher: str | Path,
+    teacher: str | Path | Run,
     out: str | Path,
     settings: Mapping[str, object] | None = None,
     quiet: bool = False,
@@ -141,10 +149,12 @@ def distill(
     """
     from etude.pretraining.distill import distill as distill_run
 
+    recipe, corpus = require_recipe(recipe), require_corpus(corpus)
+    teacher = require_path("teacher", teacher, "a run of a masked model")
     return distill_run(recipe, corpus, out, teacher=teacher, quiet=quiet, overrides=dict(settings or {}))
 
 
-def resume(run: str | Path, *, corpus: str | Path | None = None, quiet: bool = False) -> Run:
+def resume(run: str | Path | Run, *, corpus: str | Path | None = None, quiet: bool = False) -> Run:
     """Go on with a run that was stopped, from its last complete checkpoint: a pre-training or a fine-tuning.
 
     Args:
@@ -155,6 +165,7 @@ def resume(run: str | Path, *, corpus: str | Path | None = None, quiet: bool = F
     from etude.pretraining import pretrain as pretraining
     from etude.verbs.transfer import is_finetuning, resume_finetune
 
+    run = require_path("run", run, "a run that was stopped")
     if is_finetuning(run):
         refuse_given({"corpus": (corpus, None)}, f"is of a pre-training, and {run} is a fine-tuning: leave it out.")
         return resume_finetune(run, quiet=quiet)

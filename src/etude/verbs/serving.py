@@ -13,8 +13,10 @@ from etude.errors import UserError
 from etude.extras import require
 from etude.stages import report_stage
 from etude.verbs.limits import require_device
+from etude.verbs.paths import require_paths
 
 if TYPE_CHECKING:
+    from etude.runs.run import Run
     from etude.serve.server import Server
 
 TOKEN = "ETUDE_TOKEN"  # the environment variable of the bearer token
@@ -22,7 +24,7 @@ MOST_WORKERS = 4  # beyond it, threads inside a pass gain more than a further pa
 
 
 def serve(
-    runs: str | Path | Sequence[str | Path] = (),
+    runs: str | Path | Run | Sequence[str | Path | Run] = (),
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -68,7 +70,7 @@ def serve(
     require("fastapi", "etude serve")
     require("uvicorn", "etude serve")
     require("prometheus_client", "etude serve")
-    folders = [runs] if isinstance(runs, (str, Path)) else list(runs)
+    folders = require_paths("runs", runs, "a run")
     if not folders and board is None:
         raise UserError("Nothing to serve: name a run ('etude serve runs/bert'), or a folder with --board.")
     if board is not None and not Path(board).is_dir():

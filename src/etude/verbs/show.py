@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from etude.errors import UserError
 from etude.verbs.limits import require_at_least, require_device
+from etude.verbs.paths import require_corpus, require_path, require_recipe
 
 if TYPE_CHECKING:
     from etude.graph.graph import Graph
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from etude.inference.task_model import TaskModel
     from etude.pretraining.training_batch import TrainingBatch
     from etude.recipes.schema import Recipe
+    from etude.runs.run import Run
     from etude.text.corpus.corpus import Corpus
     from etude.view.attention import Attention
     from etude.view.coverage import Coverage
@@ -24,9 +26,12 @@ if TYPE_CHECKING:
     from etude.view.paths import PathExplanation
     from etude.view.word_scores import Analogies, Similarity
 
+MODEL, TASK_RUN = "a run or a folder of transformers", "a fine-tuned run"
+VECTORS = "a run of word vectors, or a file of them"
+
 
 def attention(
-    run: str | Path | LoadedModel,
+    run: str | Path | Run | LoadedModel,
     text: str,
     *,
     second: str | None = None,
@@ -46,23 +51,23 @@ def attention(
     """
     page_file = _check_page(out, "maps are")
     require_device(device)
-    from etude.inference.model import load
+    from etude.inference.model import LoadedModel, load
     from etude.view.alignment import compute_maps
 
-    model = load(run, device) if isinstance(run, (str, Path)) else run
+    model = run if isinstance(run, LoadedModel) else load(require_path("run", run, MODEL), device)
     result = compute_maps(model, text, second)
     if page_file is not None:
         from etude.train.checkpoint import write_text
         from etude.view.attention_page import render_page
 
         title = text if second is None else f"{text} ⏐ {second}"
-        name = Path(run).name if isinstance(run, (str, Path)) else ""
+        name = "" if isinstance(run, LoadedModel) else Path(run).name
         write_text(page_file, render_page(result, title, name, layer))
     return result
 
 
 def heads(
-    run: str | Path | LoadedModel,
+    run: str | Path | Run | LoadedModel,
     treebank: str | Path,
     *,
     sentences: int = 500,
@@ -87,22 +92,22 @@ def heads(
     require_at_least("pruning", pruning, 0)
     page_file = _check_page(out, "heads are")
     require_device(device)
-    from etude.inference.model import load
+    from etude.inference.model import LoadedModel, load
     from etude.view.heads import measure_heads, read_sentences
 
-    trees = read_sentences(Path(treebank), sentences)
-    model = load(run, device) if isinstance(run, (str, Path)) else run
+    trees = read_sentences(Path(require_path("treebank", treebank, "a treebank")), sentences)
+    model = run if isinstance(run, LoadedModel) else load(require_path("run", run, MODEL), device)
     result = measure_heads(model, trees, min_arcs=least, pruning_texts=pruning)
     if page_file is not None:
         from etude.train.checkpoint import write_text
         from etude.view.heads_page import render_heads_page
 
-        write_text(page_file, render_heads_page(result, Path(run).name if isinstance(run, (str, Path)) else ""))
+        write_text(page_file, render_heads_page(result, "" if isinstance(run, LoadedModel) else Path(run).name))
     return result
 
 
 def paths(
-    run: str | Path | TaskModel,
+    run: str | Path | Run | TaskModel,
     question: str | Path | Mapping[str, object],
     *,
     out: str | Path | None = None,
@@ -122,7 +127,7 @@ def paths(
     from etude.inference.task_model import TaskModel
     from etude.view.paths import explain_paths
 
-    model = TaskModel.open(run, device) if isinstance(run, (str, Path)) else run
+    model = run if isinstance(run, TaskModel) else TaskModel.open(require_path("run", run, TASK_RUN), device)
     result = explain_paths(model, record, place)
     if page_file is not None:
         from etude.train.checkpoint import write_text
@@ -164,7 +169,7 @@ def _read_question(question: str | Path | Mapping[str, object]) -> tuple[Mapping
     return record, place
 
 
-def mix(run: str | Path | TaskModel) -> list[Mix]:
+def mix(run: str | Path | Run | TaskModel) -> list[Mix]:
     """Show what a fine-tuned run takes of each layer: the softmax weights and gamma of its mixes (ELMo).
 
     Args:
@@ -173,16 +178,16 @@ def mix(run: str | Path | TaskModel) -> list[Mix]:
     from etude.inference.task_model import TaskModel
     from etude.view.mix import read_mixes
 
-    return read_mixes(TaskModel.open(run, "cpu") if isinstance(run, (str, Path)) else run)
+    return read_mixes(run if isinstance(run, TaskModel) else TaskModel.open(require_path("run", run, TASK_RUN), "cpu"))
 
 
 def batch(
-    recipe: str | Path | Recipe,
+    recipe: str | Path | Run | Recipe,
     corpus: str | Path | Corpus | Graph,
     *,
     step: int = 0,
     sequences: int = 4,
-    entities: str | Path | None = None,
+    entities: str | Path | Run | None = None,
     out: str | Path | None = None,
     settings: Mapping[str, object] | None = None,
 ) -> TrainingBatch:
@@ -197,6 +202,8 @@ def batch(
         out: Write them as a page, .html.
         settings: Settings of the recipe to change: objective.mask_rate=0.3
     """
+    recipe, corpus = require_recipe(recipe), require_corpus(corpus)
+    entities = None if entities is None else require_path("entities", entities, "a run on a graph")
     require_at_least("step", step, 0)
     require_at_least("sequences", sequences, 1)
     page_file = _check_page(out, "sequences are")
@@ -226,7 +233,7 @@ def graph(graph: str | Path | Graph) -> Graph:
 
 
 def neighbours(
-    run: str | Path,
+    run: str | Path | Run,
     words: str | Sequence[str],
     *,
     top: int = 10,
@@ -244,12 +251,12 @@ def neighbours(
     from etude.hub.vector_runs import open_vectors
     from etude.view.neighbours import neighbours as nearest_words
 
-    vectors = open_vectors(run)
+    vectors = open_vectors(require_path("run", run, VECTORS))
     return {word: nearest_words(vectors, word, top, unknown) for word in ([words] if isinstance(words, str) else words)}
 
 
 def analogy(
-    run: str | Path, a: str, b: str, c: str, *, top: int = 5, rule: Literal["add", "multiply"] = "add"
+    run: str | Path | Run, a: str, b: str, c: str, *, top: int = 5, rule: Literal["add", "multiply"] = "add"
 ) -> list[tuple[str, float]]:
     """Find the word that is to C as B is to A: man king woman -> queen.
 
@@ -265,11 +272,11 @@ def analogy(
     from etude.hub.vector_runs import open_vectors
     from etude.view.neighbours import analogy as answers
 
-    return answers(open_vectors(run), a, b, c, top, rule)
+    return answers(open_vectors(require_path("run", run, VECTORS)), a, b, c, top, rule)
 
 
 def scores(
-    run: str | Path,
+    run: str | Path | Run,
     files: str | Path | Sequence[str | Path],
     *,
     most: int = 30_000,
@@ -287,12 +294,12 @@ def scores(
     from etude.hub.vector_runs import open_vectors
     from etude.view.word_scores import score_file
 
-    vectors = open_vectors(run)
+    vectors = open_vectors(require_path("run", run, VECTORS))
     paths = [files] if isinstance(files, (str, Path)) else files
     return [score_file(vectors, path, most, None if unknown == "leave" else unknown) for path in paths]
 
 
-def unknown(run: str | Path, file: str | Path, *, text: str | None = None) -> Coverage:
+def unknown(run: str | Path | Run, file: str | Path, *, text: str | None = None) -> Coverage:
     """List the words of a text that have no vector, the most frequent first.
 
     Args:
@@ -304,4 +311,5 @@ def unknown(run: str | Path, file: str | Path, *, text: str | None = None) -> Co
     from etude.inference.features import read_texts
     from etude.view.coverage import measure_coverage
 
-    return measure_coverage(open_vectors(run), read_texts(Path(file), text, skip_empty=True))
+    texts = read_texts(Path(require_path("file", file)), text, skip_empty=True)
+    return measure_coverage(open_vectors(require_path("run", run, VECTORS)), texts)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from etude.inference.predictor import Inputs
 from etude.inference.task_model import TaskModel
 from etude.notebook import render_card, render_facts
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
 from etude.tasks.bootstrap import Score
-from etude.tasks.data.examples import Examples
 
 
 @dataclass(frozen=True)
@@ -36,12 +35,12 @@ class TaskRun(Run):
         facts = [*self.describe(), ("task", plan.kind), ("learnt from", plan.examples.path)]
         return render_card(str(self.folder), render_facts(facts), render_facts(scores), self.render_loss())
 
-    def predict(self, inputs: Sequence[str | Mapping[str, Any]] | Examples[Any]) -> list[dict[str, Any]]:
-        """One answer an input, in their order: texts, the fields of records, or examples that were read."""
+    def predict(self, inputs: Inputs) -> list[dict[str, Any]]:
+        """One answer an input, in their order: texts, records, rows of a table, or examples that were read."""
         return self.model.predict(inputs)
 
-    def evaluate(self, examples: str | Path | Examples[Any], intervals: bool = True) -> dict[str, Score]:
-        """The official scores on labelled examples."""
+    def evaluate(self, examples: str | Path | Inputs, intervals: bool = True) -> dict[str, Score]:
+        """The official scores on a file of labelled examples, or on records of them or a table."""
         return self.model.evaluate(examples, intervals)
 
 

@@ -8,26 +8,31 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from etude.errors import UserError
 from etude.verbs.limits import require_at_least, require_device, require_folder_of
+from etude.verbs.paths import require_path
 
 if TYPE_CHECKING:
     from etude.inference.model import LoadedModel
+    from etude.runs.run import Run
     from etude.transfer.prompt import PromptResult
     from etude.verbs.task_run import SuiteRun, TaskRun
 
+PRETRAINED = "a run or a folder of transformers"
+EXAMPLES = "a file of examples"
+
 
 def finetune(
-    run: str | Path,
+    run: str | Path | Run,
     task: str,
     *,
     train: str | Path,
     out: str | Path,
     dev: str | Path | None = None,
     settings: Mapping[str, object] | None = None,
-    teacher: str | Path | None = None,
+    teacher: str | Path | Run | None = None,
     columns: Mapping[str, str] | None = None,
     text: str | None = None,
     label: str | None = None,
-    lr: Sequence[float] | None = None,
+    lr: float | Sequence[float] | None = None,
     vary: Mapping[str, Sequence[object]] | None = None,
     compare_poolings: bool = False,
     seeds: int = 1,
@@ -50,7 +55,7 @@ def finetune(
         columns: role=name of a column: -c text=review -c label=stars
         text: The column of the text.
         label: The column of the label.
-        lr: Rates to choose from on dev: 2e-5,3e-5,5e-5
+        lr: A rate, or rates to choose from on dev: 2e-5,3e-5,5e-5
         vary: Values of a setting to compare on dev: task.pooling=start,mean,max,last
         compare_poolings: Compare features and fine-tuning under all four poolings, in one table.
         seeds: So many runs; mean and deviation.
@@ -58,6 +63,8 @@ def finetune(
         quiet: No progress.
     """
     require_at_least("seeds", seeds, 1)
+    run, train = require_path("run", run, PRETRAINED), require_path("train", train, EXAMPLES)
+    dev = None if dev is None else require_path("dev", dev, EXAMPLES)
     from etude.transfer import finetune as single
     from etude.transfer import search, suite
     from etude.verbs.task_run import TaskRun
@@ -66,10 +73,10 @@ def finetune(
         raise UserError(f"'{task}' is a suite of tasks: use finetune_suite.")
     overrides = dict(settings or {})
     if teacher is not None:
-        overrides["distill.teacher"] = str(teacher)
+        overrides["distill.teacher"] = str(require_path("teacher", teacher, "a run of the task"))
     varied: dict[str, Sequence[object]] = dict(search.POOLING_GRID) if compare_poolings else {}
     if lr:
-        varied["train.lr"] = lr
+        varied["train.lr"] = [lr] if isinstance(lr, (int, float)) else lr
     varied.update(vary or {})
     named = name_columns(columns, text=text, label=label)
     if seeds > 1 or any(len(values) > 1 for values in varied.values()):
@@ -87,7 +94,7 @@ def finetune(
 
 
 def finetune_suite(
-    run: str | Path,
+    run: str | Path | Run,
     suite: str,
     *,
     train: str | Path,
@@ -110,6 +117,7 @@ def finetune_suite(
     from etude.transfer.suite import run_suite
     from etude.verbs.task_run import SuiteRun
 
+    run, train = require_path("run", run, PRETRAINED), require_path("train", train, "the folder of all its tasks")
     return SuiteRun(Path(out), run_suite(run, suite, train, out, dict(settings or {}), skip_bad, quiet))
 
 
@@ -149,7 +157,7 @@ class AugmentCounts(NamedTuple):
 
 
 def augment(
-    run: str | Path | LoadedModel,
+    run: str | Path | Run | LoadedModel,
     file: str | Path,
     *,
     out: str | Path,
@@ -181,6 +189,7 @@ def augment(
         device: cpu or cuda; a GPU where there is one.
         on_progress: Receives the examples read, and those written.
     """
+    file = require_path("file", file, EXAMPLES)
     require_folder_of(out, "examples")
     require_device(device)
     from etude.hub.vector_runs import open_vectors
@@ -191,7 +200,7 @@ def augment(
     rules = augmentation.AugmentSettings(copies, rate, candidates, seed)
     word_vectors = None if vectors is None else open_vectors(vectors)
     counts = augmentation.augment(
-        run if isinstance(run, LoadedModel) else load(run, device),
+        run if isinstance(run, LoadedModel) else load(require_path("run", run, PRETRAINED), device),
         file,
         out,
         task=resolve_dataset(task, ())[0],
@@ -204,10 +213,10 @@ def augment(
 
 
 def prompt(
-    run: str | Path | LoadedModel,
+    run: str | Path | Run | LoadedModel,
     file: str | Path,
     *,
-    shots: Sequence[int] = (0, 1, 4, 16),
+    shots: int | Sequence[int] = (0, 1, 4, 16),
     train: str | Path | None = None,
     test: str | Path | None = None,
     limit: int | None = None,
@@ -234,10 +243,18 @@ def prompt(
     """
     import json
 
+    file = require_path("file", file, "a task in words, a .yaml file")
+    shots = [shots] if isinstance(shots, int) else shots
+    train = None if train is None else require_path("train", train, EXAMPLES)
+    test = None if test is None else require_path("test", test, EXAMPLES)
     require_folder_of(predictions, "predictions")
     require_device(device)
+    from etude.inference.model import LoadedModel
     from etude.train.checkpoint import write_text
     from etude.transfer import prompt as prompting
+
+    if not isinstance(run, LoadedModel):
+        run = require_path("run", run, PRETRAINED)
 
     result = prompting.prompt(
         run, file, shots, train=train, test=test, seed=seed, limit=limit, skip_bad=skip_bad, device=device,

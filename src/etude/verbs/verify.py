@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from etude.verbs.paths import require_path
+
+if TYPE_CHECKING:
+    from etude.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -16,7 +22,7 @@ class Verified:
     notes: tuple[str, ...] = ()  # what could not be checked
 
 
-def verify(folder: str | Path) -> Verified:
+def verify(folder: str | Path | Run) -> Verified:
     """Check every file of a run, a corpus, a graph, a study, a pick or an export against the hashes written with it.
 
     Opening checks small files each time and large ones of a corpus by their length; this reads all of them.
@@ -31,7 +37,7 @@ def verify(folder: str | Path) -> Verified:
     from etude.text.remote.urls import is_url, make_local
     from etude.text.run_checksums import CHECKSUMS, verify_checksums
 
-    folder = make_local(folder)
+    folder = make_local(require_path("folder", folder, "a run, a corpus or another folder with hashes"))
     if is_url(folder):
         return _verify_remote_corpus(str(folder))
     path = Path(folder)

@@ -8,6 +8,7 @@ a stream (text/remote). `hub:name`, `hub:name:configuration` or `hub:name:config
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 from collections import Counter
@@ -108,6 +109,14 @@ def _list_files(name: str) -> tuple[tuple[SourceFile, ...], tuple[str, ...]]:
     if is_url(name):
         return _list_remote(name)
     path = Path(name)
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # a text in the place of a path
+            raise UserError(
+                f"A source of text is the path of a file, and this is longer than a path: {name[:60]!r}… Write texts "
+                "to a file first: a document each, with blank lines between them."
+            ) from None
     if path.is_dir():
         inside = sorted(_walk_folder(path))
         files = tuple(describe_file(str(child)) for child in inside if _is_known(child))
