@@ -65,6 +65,20 @@ def same(one: hub.ImportedModel, other: hub.ImportedModel) -> bool:
     )
 
 
+def test_heads_of_tasks_are_refused_by_the_name_of_their_class(folders: Any, tmp_path: Path) -> None:
+    def add_head(tensors: dict[str, Tensor]) -> None:
+        tensors |= {"classifier.weight": torch.ones(2, 32), "classifier.bias": torch.ones(2)}
+
+    tuned = {"architectures": ["BertForSequenceClassification"]}
+    with pytest.raises(
+        UserError, match=r"classifier\.weight is unexpected\. It is of the class Bert.*take the run"
+    ):
+        hub.read_checkpoint(changed(folders("bert"), tmp_path / "tuned", add_head, tuned))
+    for kind in ("etude_run", "etude_readout"):
+        with pytest.raises(UserError, match=r"with a class of its own, for transformers\. Heads of tasks are not read"):
+            hub.read_checkpoint(changed(folders("bert"), tmp_path / kind, config={"model_type": kind}))
+
+
 def test_a_missing_an_added_and_a_misshapen_tensor_are_named(folders: Any, tmp_path: Path) -> None:
     bert = folders("bert")
     key = "bert.encoder.layer.1.attention.self.key.weight"

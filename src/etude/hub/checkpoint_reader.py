@@ -29,6 +29,12 @@ from etude.text.run_checksums import verify_checksums
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train.checkpoint import load_strictly
 
+TASK_ENDINGS = (
+    "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice",
+)  # fmt: skip
+OWN_CLASSES = ("etude_run", "etude_readout")  # of what `etude export` writes where transformers has no class
+TASK_ADVICE = "Heads of tasks are not read: take the run it was exported from, or the model it was fine-tuned from."
+
 
 @dataclass(frozen=True)
 class ImportedModel:
@@ -74,6 +80,8 @@ def _read_folder(folder: Path) -> ImportedModel:
         config, tensors, tokenizer = openai.read_release(folder)
     else:
         config = read_config(folder)
+        if config.get("model_type") in OWN_CLASSES:
+            raise UserError(f"{folder} is a fine-tuned model with a class of its own, for transformers. {TASK_ADVICE}")
         translator = marian.find_family(config, source_name)
         tensors, tokenizer = read_tensors(folder), open_tokenizer(folder)
         if translator is not None:
@@ -91,7 +99,14 @@ def _read_folder(folder: Path) -> ImportedModel:
     recipe = _make_recipe(folder.resolve().name, family, model, objective, tokenizer)
     shapes = compute_shapes(recipe, tokenizer.special)
     tied = bool(config.get("tie_word_embeddings", family.tied))
-    own = mapping.to_own_names(family.table, model, tensors, shapes, source_name, tied)
+    names = config.get("architectures")
+    architecture = str(names[0]) if isinstance(names, list) and names else family.architectures[0][1]
+    try:
+        own = mapping.to_own_names(family.table, model, tensors, shapes, source_name, tied)
+    except UserError as error:
+        if not architecture.endswith(TASK_ENDINGS):
+            raise
+        raise UserError(f"{error.message} It is of the class {architecture}. {TASK_ADVICE}") from None
     if family.objective == "replaced" and (folder / GENERATOR).is_dir():
         own |= read_generator(recipe, shapes, own, folder / GENERATOR)
     untrained = frozenset(set(shapes) - set(own))
@@ -104,10 +119,9 @@ def _read_folder(folder: Path) -> ImportedModel:
         own, trim_notes = trim_vocab(own, tokenizer.vocab)
         notes += trim_notes
         recipe = recipe.with_settings({"model.vocab": tokenizer.vocab})
-    names = config.get("architectures")
     return ImportedModel(
         family=family.name,
-        architecture=str(names[0]) if isinstance(names, list) and names else family.architectures[0][1],
+        architecture=architecture,
         recipe=recipe,
         tensors={name: tensor.contiguous() for name, tensor in own.items()},
         untrained=untrained,
