@@ -14,6 +14,7 @@ import torch
 from etude.errors import UserError
 from etude.hub.exporter import export_run
 from etude.hub.run_weights import save_final
+from etude.hub.tokenizer_files import describe_word_cuts
 from etude.inference.opening import open_pretrained
 from etude.inference.task_model import TaskModel
 from etude.recipes.learner import build_learner
@@ -169,6 +170,13 @@ def test_a_long_text_is_cut_there_as_here(families: Callable[[str], Path], tmp_p
 def test_the_piece_that_carries_a_tag_is_told(families: Callable[[str], Path], tmp_path: Path) -> None:
     run = tuned_run(families("bert"), "tag", tmp_path, **{"task.piece": "last"})
     assert "its last piece (task.piece)" in " ".join(export_run(run, tmp_path / "out").notes)
+
+
+@pytest.mark.parametrize(("spec", "is_told"), [("bytebpe:300", True), ("unigram:60", True), ("word:60", False)])
+def test_a_tagger_whose_tokens_hold_spaces_says_how_words_are_given(spec: str, is_told: bool) -> None:
+    tokenizer = Tokenizer.train(spec, ["a film in a town", " ".join(WORDS)] * 3)
+    assert bool(describe_word_cuts(tokenizer, "ForTokenClassification")) == is_told
+    assert not describe_word_cuts(tokenizer, "ForSequenceClassification")
 
 
 def compare(task: str, tuned: TaskModel, model: Any, tokenizer: Any, given: list[dict[str, Any]]) -> None:

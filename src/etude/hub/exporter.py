@@ -103,7 +103,8 @@ def _format_usage(published: PublishedModel | None) -> str:
         '  tokenizer = AutoTokenizer.from_pretrained("FOLDER")',
     )
     text = "\n".join(f"    {line.strip()}" if line.startswith("  ") else f"{line}\n" for line in lines)
-    return f"\n{USE}\n{text}\n"
+    notes = "".join(f"- {note}\n" for note in published.notes)
+    return f"\n{USE}\n{text}\n" + (f"\n{notes}" if notes else "")
 
 
 def _export_elmo(run: Run, tensors: Mapping[str, Tensor], folder: Path) -> PublishedModel:

@@ -22,7 +22,7 @@ from etude.hub import mapping
 from etude.hub.checkpoint_writer import PublishedModel, special_token_ids
 from etude.hub.families import match_encoder
 from etude.hub.readout_code import CODE, FILE_NAME
-from etude.hub.tokenizer_files import add_framing, make_tokenizer_configs, padding_token
+from etude.hub.tokenizer_files import add_framing, describe_word_cuts, make_tokenizer_configs, padding_token
 from etude.models import transformer
 from etude.models.base import Model
 from etude.models.layer_features import chosen_layers
@@ -85,7 +85,8 @@ def to_readout(run: Run, plan: Plan, model: Model, task: Task, reason: str) -> P
         '  tokenizer = AutoTokenizer.from_pretrained("FOLDER", trust_remote_code=True)',
     )
     tensors = {name: value.detach() for name, value in tensors.items()}
-    return PublishedModel(config, tensors, files, notes=head.notes, usage=usage)
+    notes = (*head.notes, *describe_word_cuts(run.tokenizer, head.ending))
+    return PublishedModel(config, tensors, files, notes=notes, usage=usage)
 
 
 def _encoder_tensors(run: Run, model: Model, table: mapping.Table, settings: transformer.Settings) -> dict[str, Tensor]:

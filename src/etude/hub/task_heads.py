@@ -18,7 +18,13 @@ from etude.hub.checkpoint_writer import PublishedModel, special_token_ids
 from etude.hub.families import match_encoder
 from etude.hub.mapping import tensor
 from etude.hub.readout import to_readout
-from etude.hub.tokenizer_files import add_framing, add_markers, make_tokenizer_configs, padding_token
+from etude.hub.tokenizer_files import (
+    add_framing,
+    add_markers,
+    describe_word_cuts,
+    make_tokenizer_configs,
+    padding_token,
+)
 from etude.models import transformer
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
@@ -70,7 +76,7 @@ def to_published_with_head(run: Run) -> PublishedModel:
     if not head.reads_pooler:
         weights = {name: value for name, value in weights.items() if not name.startswith("model.pooler.")}
     weights |= {f"objective.{name}": value for name, value in head.weights.items()}
-    notes = list(head.notes)
+    notes = [*head.notes, *describe_word_cuts(run.tokenizer, head.ending)]
     if not head.has_bias and not _move_bias(weights, f"objective.{head.layers['score']}", _last_norm(settings)):
         reason = f"its {family.system} has no bias in the last layer, and this one fits not into the norm before it."
         return to_readout(run, plan, model, task, f"{run.folder} cannot be exported to transformers: {reason}")

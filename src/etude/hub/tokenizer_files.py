@@ -132,6 +132,20 @@ def add_framing(tokenizer: Tokenizer, framing: Framing) -> Tokenizer:
     return Tokenizer(json.dumps(parts, ensure_ascii=False), "the exported tokenizer")
 
 
+def describe_word_cuts(tokenizer: Tokenizer, ending: str) -> tuple[str, ...]:
+    """What to know of a tagger whose tokens hold the space before them, in words; nothing of other models.
+
+    Words that transformers is given one by one (`is_split_into_words`) have no such space, so other tokens.
+    """
+    together, alone = (tokenizer.encode_ids([text])[0].tolist() for text in ("a a", "a"))
+    if ending != "ForTokenClassification" or together == 2 * alone:
+        return ()
+    return (
+        "its tokens hold the spaces between words: give tokenizer(' '.join(words)); words alone (is_split_into_words) "
+        "are cut otherwise",
+    )
+
+
 def _has_framing(tokenizer: Tokenizer, framing: Framing) -> bool:
     """Whether a tokenizer itself frames one text and two so; RoBERTa's, say, has two separators between two texts."""
     first, second = (tokenizer.backend.encode(text, add_special_tokens=False).ids for text in ("a", "b"))
