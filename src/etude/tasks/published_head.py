@@ -36,6 +36,8 @@ class EncoderFamily:
 
 @dataclass(frozen=True)
 class PublishedHead:
+    """The linear layers of a task under the names that a class of transformers has for them, and what it lacks."""
+
     ending: str  # of the name of the class: ForTokenClassification
     layers: Mapping[str, str]  # linear layers: their name -> the name in the task
     weights: Mapping[str, Tensor]  # under the names in the task
