@@ -70,9 +70,7 @@ def test_heads_of_tasks_are_refused_by_the_name_of_their_class(folders: Any, tmp
         tensors |= {"classifier.weight": torch.ones(2, 32), "classifier.bias": torch.ones(2)}
 
     tuned = {"architectures": ["BertForSequenceClassification"]}
-    with pytest.raises(
-        UserError, match=r"classifier\.weight is unexpected\. It is of the class Bert.*take the run"
-    ):
+    with pytest.raises(UserError, match=r"classifier\.weight is unexpected\. It is of the class Bert.*take the run"):
         hub.read_checkpoint(changed(folders("bert"), tmp_path / "tuned", add_head, tuned))
     for kind in ("etude_run", "etude_readout"):
         with pytest.raises(UserError, match=r"with a class of its own, for transformers\. Heads of tasks are not read"):
