@@ -210,4 +210,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "__version__"})
+    """What completion offers: the verbs and types, not what this file imports for itself."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__")), "__version__"})

@@ -77,6 +77,10 @@ def test_a_verb_is_typed_and_documented(name: str) -> None:
         assert signature.parameters["settings"].annotation == "Mapping[str, object] | None"
 
 
+def test_completion_offers_verbs_and_types_alone() -> None:
+    assert [name for name in dir(etude) if not name.startswith("_")] == sorted(etude.__all__)
+
+
 def test_every_verb_is_a_command_and_every_command_a_verb(commands: dict[str, Any]) -> None:
     verbs_of_python = {name.removesuffix("_") for name in FUNCTIONS} - PYTHON_ONLY
     assert set(commands) == set(MADE) == verbs_of_python
