@@ -147,7 +147,8 @@ def test_the_results_say_what_was_read(
     assert not any(str(corpus.parent) in line for cell in found["cells"] for line in cell["commands"])
     assert row["tokenizer"] == "wordpiece:600", "that of the corpus, not the one the recipe names"
     assert row["text"]["share"] == 0.5 and 0.3 < row["text"]["tokens"] / Corpus.open(corpus).total < 0.7
-    assert "50 % of the documents" in render_page(found) and "문서의 50 %" in render_page(found)
+    page = render_page(found).replace("\N{NO-BREAK SPACE}", " ")
+    assert "50 % of the documents" in page and "문서의 50 %" in page
 
 
 def test_what_the_world_has_not() -> None:

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from etude.study import planner
-from etude.study.results import _relative_path, list_commands
+from etude.study.results import _count_older_cells, _relative_path, list_commands
 from tests.study.tiny_study import tiny
 
 
@@ -29,3 +29,14 @@ def test_a_pretraining_is_repeated_with_the_weights_that_it_began_with(tmp_path:
     plan.cells[key].arguments["start"] = str(tmp_path / "runs" / "first")
     words = shlex.split(list_commands(plan, key)[0])
     assert words[:2] == ["etude", "pretrain"] and words[words.index("--start") + 1] == "runs/first"
+
+
+def test_cells_from_before_the_claims_were_recorded_are_counted() -> None:
+    done = {
+        "a": {"date": "2026-11-18T15:00:00+00:00"},
+        "b": {"date": "2026-11-18T19:03:16+00:00"},
+        "c": {},  # of an early version
+    }
+    assert _count_older_cells(done, {"date": "2026-11-18T19:03:16+00:00"}) == 1
+    assert _count_older_cells(done, {"date": "2026-11-17T00:00:00+00:00"}) == 0
+    assert _count_older_cells(done, {}) == 0

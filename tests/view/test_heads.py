@@ -163,8 +163,9 @@ def test_all_heads_removed_is_the_end_of_the_curve(model: LoadedModel) -> None:
     texts = [" ".join(WORDS[:7])] * 2
     with heads.without_heads(branches, everything):
         assert report.pruning[-1][1] == pytest.approx(heads.measure_loss(model, texts), abs=1e-9)
-    page = render_heads_page(report, "a <run>")
-    assert "a &lt;run&gt;" in page and "nsubj" in page and "헤드" in page and "{{" not in page
+    page = render_heads_page(report, "a <run>", "a & b.jsonl")
+    assert "a &lt;run&gt;" in page and "of a &amp; b.jsonl" in page and "nsubj" in page and "{{" not in page
+    assert f"{report.layers} layers of {report.heads} attention heads" in page and "어텐션 헤드가" in page
 
 
 def test_the_command_reads_a_treebank(model: LoadedModel, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ VERDICTS = {
 
 
 UNTESTED = {
-    "majority": "no model is surely above the majority answer",
+    "majority": "no model is clearly better than the most frequent answer",
     "missing": "not all of its cells are done",
     "young": "a language model has not passed a bigram of its text",
 }

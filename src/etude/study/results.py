@@ -35,7 +35,8 @@ def collect(plan: Plan, errors: Mapping[str, str], registered: Mapping[str, Any]
         "name": study.name, "title": study.title or study.name, "question": study.question, "paper": study.paper,
         "text": study.text.model_dump(mode="json", exclude_none=True),
         "budget": {"kind": study.budget.kind, "amounts": study.budget.amounts, "epochs": study.epochs},
-        "seeds": study.seeds.model_dump(), "rule": study.rule.model_dump(), "registered": dict(registered),
+        "seeds": study.seeds.model_dump(), "rule": study.rule.model_dump(),
+        "registered": {**registered, "older_cells": _count_older_cells(done, registered)},
         "date": datetime.now(UTC).date().isoformat(),
         "hardware": _list_facts(done, "hardware") or describe_hardware(),
         "versions": _list_facts(done, "versions") or describe_versions(),
@@ -69,6 +70,14 @@ def _list_facts(done: Mapping[str, Mapping[str, Any]], name: str) -> str:
     """List what the finished cells say of the machines that they ran on: seldom the one that reports."""
     facts = {result.get(name) for result in done.values()}
     return "; ".join(sorted(filter(None, facts)))
+
+
+def _count_older_cells(done: Mapping[str, Mapping[str, Any]], registered: Mapping[str, Any]) -> int:
+    """Count finished cells from before the claims were recorded: those of another folder, or of other claims."""
+    if not registered.get("date"):
+        return 0
+    recorded = datetime.fromisoformat(registered["date"])
+    return sum(datetime.fromisoformat(result["date"]) < recorded for result in done.values() if "date" in result)
 
 
 def _count_code_versions(plan: Plan, done: Mapping[str, Mapping[str, Any]]) -> int:

@@ -102,7 +102,8 @@ def heads(
         from etude.train.checkpoint import write_text
         from etude.view.heads_page import render_heads_page
 
-        write_text(page_file, render_heads_page(result, "" if isinstance(run, LoadedModel) else Path(run).name))
+        name = "" if isinstance(run, LoadedModel) else Path(run).name
+        write_text(page_file, render_heads_page(result, name, Path(treebank).name))
     return result
 
 

@@ -8,24 +8,31 @@ from etude.view.heads import HeadReport, RelationScore
 from etude.view.page_template import fill_template
 
 HEADING = (
-    ("relation", "관계"), ("arcs", "개수"), ("head", "헤드"), ("direction", "방향"), ("by the head", "헤드가 찾음"),
-    ("offset", "거리"), ("by the offset", "거리로 찾음"), ("gain in points", "점수 차이"),
+    ("relation", "관계"), ("arcs", "개수"), ("attention head", "어텐션 헤드"), ("it finds", "헤드가 찾음"),
+    ("offset", "거리"), ("it finds", "거리로 찾음"), ("gain in points", "점수 차이"), ("direction", "방향"),
 )  # fmt: skip
 REMOVAL_LEAD = (
-    "Loss in nats a token; those whose own removal costs least go first.",
-    "토큰당 손실(nats). 혼자 지웠을 때 손해가 가장 작은 헤드부터 지웁니다.",
+    "Loss in nats a token. The heads whose own removal costs least are removed first.",
+    "토큰당 손실(nat). 혼자 지웠을 때 손실이 가장 적게 느는 헤드부터 지웁니다.",
 )
 IMPORTANCE_LEAD = (
-    "Loss that is added where one head is removed: layers in rows, heads in columns.",
+    "By how much the loss grows if one head is removed: layers in rows, heads in columns.",
     "헤드 하나를 지울 때 늘어나는 손실. 행은 층, 열은 헤드입니다.",
 )
-WAYS = {"up": ("looks at its head", "머리를 봄"), "down": ("its head looks at it", "머리가 봄")}
+WAYS = {
+    "up": ("word looks at its head", "단어가 지배소를 봄"),
+    "down": ("head looks at the word", "지배소가 단어를 봄"),
+}
 
 
-def render_heads_page(report: HeadReport, model: str) -> str:
-    """Return the page of all relations and of the loss without heads."""
+def render_heads_page(report: HeadReport, model: str, treebank: str) -> str:
+    """Return the page of all relations and of the loss without heads; `treebank` is the name of its sentences."""
     values = {
-        "title": f"{escape(model)}: {report.layers} × {report.heads} heads",
+        "title": f"{escape(model)}: attention heads",
+        "model": escape(model),
+        "layers": str(report.layers),
+        "heads": str(report.heads),
+        "treebank": escape(treebank),
         "sentences": f"{report.sentences:,}",
         "heading": "".join(f"<th>{_both(*names)}</th>" for names in HEADING),
         "rows": "\n".join(_render_row(score) for score in report.relations),
@@ -46,8 +53,8 @@ def _render_row(score: RelationScore) -> str:
     mark = ' class="beats"' if score.beats_offset else ""
     cells = [
         f"<b>{escape(score.relation)}</b>", f"{score.arcs:,}", f"{score.layer}-{score.head}",
-        _both(*WAYS[score.direction]), _bar(score.accuracy), f"{score.offset:+d}",
-        _bar(score.offset_accuracy, "bar base"), f"{100 * score.gain:+.1f} ± {100 * score.error:.1f}",
+        _bar(score.accuracy), f"{score.offset:+d}", _bar(score.offset_accuracy, "bar base"),
+        f"{100 * score.gain:+.1f} ± {100 * score.error:.1f}", _both(*WAYS[score.direction]),
     ]  # fmt: skip
     return f"<tr{mark}>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
@@ -65,11 +72,13 @@ def _render_pruning(report: HeadReport) -> str:
         f"<tr><th>{number}</th>" + "".join(f"<td>{value:+.3f}</td>" for value in row) + "</tr>"
         for number, row in enumerate(report.importance)
     )
-    columns = f"<th>{_both('removed', '지운 비율')}</th><th>{_both('loss', '손실')}</th><th></th>"
+    columns = "".join(
+        f"<th>{_both(*names)}</th>" for names in (("removed", "지운 비율"), ("loss", "손실"), ("more", "증가"))
+    )
     return (
         f"<h2>{_both('Without heads', '헤드를 지우면')}</h2><p>{_both(*REMOVAL_LEAD)}</p>"
         f"<table><thead><tr>{columns}</tr></thead><tbody>{losses}</tbody></table>"
-        f"<h2>{_both('What each head adds', '헤드마다의 몫')}</h2><p>{_both(*IMPORTANCE_LEAD)}</p>"
+        f"<h2>{_both('What each head is worth', '헤드 하나하나의 몫')}</h2><p>{_both(*IMPORTANCE_LEAD)}</p>"
         f'<div class="scroll"><table class="grid"><thead><tr><th></th>{heads}</tr></thead>'
         f"<tbody>{grid}</tbody></table></div>"
     )

@@ -35,7 +35,7 @@ def test_a_study_becomes_a_row_with_its_numbers(report: Report, tmp_path: Path) 
     for claim in report.results["claims"]:
         assert format_points(claim["mean"], sign=True) in page
     flops = count_flops(report.results)
-    assert flops is not None and f"{100 * flops / 2.4e9:.2g} % of the paper" in page
+    assert flops is not None and f"{100 * flops / 2.4e9:.2g}\N{NO-BREAK SPACE}% of the paper" in page
     stored = json.loads((tmp_path / "results" / "tiny.json").read_text(encoding="utf-8"))
     assert stored["claims"] == report.results["claims"] and not any("commands" in cell for cell in stored["cells"])
 

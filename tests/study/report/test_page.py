@@ -16,7 +16,7 @@ import pytest
 from etude.study.leaderboard import format_points
 from etude.study.report import charts, plots
 from etude.study.report.charts import Point, Series
-from etude.study.report.html import describe_task, format_date, format_p
+from etude.study.report.html import describe_budget, describe_task, format_date, format_p
 from etude.study.report.page import render_page
 from etude.study.report.translations import TRANSLATIONS, localize_html, localize_svg, translate
 from etude.study.report.tuning import render_tuning
@@ -96,7 +96,7 @@ def test_two_languages_say_the_same_things() -> None:
     for key, (english, korean) in TRANSLATIONS.items():
         assert english and korean, key
         assert set(re.findall(r"{(\w+)}", english)) == set(re.findall(r"{(\w+)}", korean)), key
-        assert key in ("flops",) or re.search("[가-힣]", korean), key
+        assert key in ("flops", "flops_budget") or re.search("[가-힣]", korean), key
     assert translate("mean") == '<span lang="en">Mean</span><span lang="ko">평균</span>'
     assert localize_html("a < b") == "a &lt; b" and localize_html({"en": "one", "ko": "하나"}).count("<span") == 2
     assert localize_svg(("x", "y")).count("<tspan") == 2
@@ -125,7 +125,7 @@ def test_the_answer_tells_what_pays_and_what_does_not(found: dict[str, Any]) -> 
     gain |= {"mean": 0.1, "verdict": "not settled"}
     assert "not settled" in render_answer(one)
     gain |= {"mean": -0.1, "verdict": "fails"}
-    assert "Nothing beats no pre-training" in render_answer(one) and "−10.0" in render_answer(one)
+    assert "No contender beats the model without pre-training" in render_answer(one) and "−10.0" in render_answer(one)
     for row in one["rows"]:
         row["mean"] = None
     assert "No contender" in render_answer(one)
@@ -175,10 +175,55 @@ def test_names_of_hangul_stay_inside_the_drawing() -> None:
     assert charts._shorten("가" * 10) == "가" * 10 and charts._shorten("a" * 17) == "a" * 17
 
 
+def test_a_long_name_stays_whole_where_there_is_room() -> None:
+    axis, name = charts.log_axis([1e9, 1e12]), "chosen tokens only, no warm-up"
+    series = [Series(name, "red", [Point(1e9, 50, 49, 51)]), Series("b", "blue", [Point(1e12, 41, 40, 42)])]
+    assert f">{name}</text>" in charts.draw_chart(series, axis, charts.linear_axis([40, 60]), "x", title="t")
+    series[1] = Series(name, "blue", [Point(1e12, 50, 49, 51)])
+    crowded = charts.draw_chart(series * 4, axis, charts.linear_axis([40, 60]), "x", title="t")
+    assert "…</text>" in crowded, "cut where there is none"
+
+
+def test_claims_that_cells_came_before_are_not_said_to_be_first(found: dict[str, Any]) -> None:
+    assert "before the first cell ran" in render_page(found) and found["registered"]["older_cells"] == 0
+    late = {**found, "registered": {**found["registered"], "older_cells": 2}}
+    text = render_page(late)
+    assert "before the first cell ran" not in text and f"(2 of {len(found['cells'])})" in text
+
+
+def test_what_did_not_run_is_not_said_to_be_trained(found: dict[str, Any]) -> None:
+    results = copy.deepcopy(found)
+    assert ">To train<" not in render_page(results) and ">to train<" not in render_page(results)
+    row = next(row for row in results["rows"] if row["kind"] == "contender")
+    row["pretraining"] |= {"flops": None, "tokens": None, "seconds": None, "valid": {}}
+    row["head_parameters"] = 0
+    text = render_page(results)
+    assert text.count(translate("to_train")) == 1 and "0.00 in the head" not in text
+
+
+def test_one_task_is_no_tasks_and_stands_once(report: Report) -> None:
+    results = {
+        **report.results,
+        "columns": report.results["columns"][:1],
+        "budget": {**report.results["budget"], "kind": "tokens"},
+    }
+    text = render_page(results)
+    assert f"<b>1</b>{translate('task')}</li>" in text
+    assert "토큰" in describe_budget("tokens", 1e8) and "tokens" in describe_budget("tokens", 1e8)
+    compared = text[text.index(translate("comparisons")) : text.index(translate("methods"))]
+    assert translate("all_tasks") not in compared and compared.count("<tr>") == 1 + sum(
+        comparison["on"] != "mean" for comparison in results["comparisons"]
+    )
+
+
 def test_settings_of_everybody_stand_beside_contenders_by_their_labels() -> None:
     rows = [{"name": name, "label": label} for name, label in (("bert", "BERT"), ("w2v", "word2vec"))]
     common = [{"name": "tokenizer", "value": "word:9", "own": {"bert": "wordpiece:8", "w2v": "word:7"}}]
+    common.append({"name": "model.layers", "value": 4, "own": {"bert": 4, "w2v": 4}})
+    common.append({"name": "train.workers", "value": 1, "own": {"bert": None, "w2v": 1}})
     html = render_tuning({"rows": rows, "common": common}, {"bert": "c0", "w2v": "c1"})
+    assert "model.layers" not in html and "null" not in html and "short pre-trainings" not in html
+    assert not render_tuning({"rows": rows, "common": common[1:2]}, {})
     heads = [re.sub("<[^>]*>", "", head).partition(" (")[0] for head in re.findall(r"<th>(.*?)</th>", html)]
     assert heads[2:] == ["BERT", "word2vec"]
     assert html.count('class="swatch"') == 2, "before a name: a first letter is not made a capital behind it"

@@ -219,34 +219,46 @@ def _draw_point_names(names: list[tuple[float, float, Series]], top: float, bott
     parts = []
     for number, (height, center, line) in sorted(enumerate(names), key=lambda item: (-item[1][1], item[1][0])):
         texts = [line.label] if isinstance(line.label, str) else list(line.label.values())
-        size = LETTER_WIDTH * min(max(map(_count_letters, texts), default=0.0), MAX_LETTERS)
+        longest = max(map(_count_letters, texts), default=0.0)
         obstacles = [*boxes, *(box for place, box in enumerate(points) if place != number)]
-        best = (center + 9, height)
-        for x, y in (
-            (x, height + NAME_GAP * up) for up in (0, -1, 1, -2, 2, -3, 3) for x in (center + 9, center - 9 - size)
-        ):
-            box = (x, y - 6, x + size, y + 6)
-            if (
-                x > LEFT
-                and top < y < bottom
-                and x + size < WIDTH
-                and not any(_overlap(box, obstacle) for obstacle in obstacles)
-            ):
-                best = (x, y)
+        for most in sorted({longest, min(longest, MAX_LETTERS)}, reverse=True):  # whole, if there is room for that
+            size = LETTER_WIDTH * most
+            place = _find_place(center, height, size, (top, bottom), obstacles)
+            if place is not None:
                 break
-        boxes.append((best[0], best[1] - 6, best[0] + size, best[1] + 6))
+        x, y = place or (center + 9, height)
+        boxes.append((x, y - 6, x + size, y + 6))
         parts.append(
-            f'<text x="{best[0]:.1f}" y="{best[1] + 4:.1f}" class="label" style="fill:{line.colour}">'
-            f"{_shorten(line.label)}</text>"
+            f'<text x="{x:.1f}" y="{y + 4:.1f}" class="label" style="fill:{line.colour}">'
+            f"{_shorten(line.label, most)}</text>"
         )
     return parts
+
+
+def _find_place(
+    center: float,
+    height: float,
+    size: float,
+    limits: tuple[float, float],
+    obstacles: Sequence[tuple[float, float, float, float]],
+) -> tuple[float, float] | None:
+    """Find the nearest free position of a name beside its point: right of it, left of it, then above and below."""
+    top, bottom = limits
+    for up in (0, -1, 1, -2, 2, -3, 3):
+        for x in (center + 9, center - 9 - size):
+            y = height + NAME_GAP * up
+            box = (x, y - 6, x + size, y + 6)
+            is_inside = x > LEFT and top < y < bottom and x + size < WIDTH
+            if is_inside and not any(_overlap(box, obstacle) for obstacle in obstacles):
+                return x, y
+    return None
 
 
 def _overlap(left: tuple[float, float, float, float], right: tuple[float, float, float, float]) -> bool:
     return left[0] < right[2] and right[0] < left[2] and left[1] < right[3] and right[1] < left[3]
 
 
-def _shorten(label: Localized, most: int = MAX_LETTERS) -> str:
+def _shorten(label: Localized, most: float = MAX_LETTERS) -> str:
     def cut(text: str) -> str:
         if _count_letters(text) <= most:
             return text

@@ -110,9 +110,9 @@ def _render_claim(claim: JsonDict, results: dict[str, JsonDict], folder: Path, h
     )
     lines = [_render_outcome(claim, name, outcome, judged, folder, has_levels) for name, outcome in outcomes
              for judged in outcome["claims"]]  # fmt: skip
-    if not lines and "page" in claim:  # measured, but no comparison of contenders: there is nothing to judge
-        link = f'<a href="{escape(claim["page"])}">{escape(claim["page"])}</a>'
-        lines = [f'<td colspan="5">{localize_html(claim["measured"])} <small>{link}</small></td>']
+    if not lines and "pages" in claim:  # measured, but no comparison of contenders: there is nothing to judge
+        links = " · ".join(f'<a href="{escape(page)}">{escape(page)}</a>' for page in claim["pages"])
+        lines = [f'<td colspan="5">{localize_html(claim["measured"])} <small>{links}</small></td>']
     if not lines:
         lines = [f'<td colspan="5" class="faint">{translate("all_claims_missing")}</td>']
     first = title.format(rows=len(lines))

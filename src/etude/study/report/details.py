@@ -10,9 +10,10 @@ from typing import Any
 from etude.recipes.size import format_count
 from etude.study.cells import PRETRAININGS
 from etude.study.leaderboard import format_points, rank_rows
-from etude.study.plan import format_budget, format_scientific
+from etude.study.plan import format_scientific
 from etude.study.report.html import (
     JsonDict,
+    describe_budget,
     describe_task,
     format_date,
     format_effect,
@@ -20,11 +21,12 @@ from etude.study.report.html import (
     format_level,
     format_p,
     format_row_budget,
+    render_count,
     render_section,
     render_swatch,
 )
-from etude.study.report.translations import localize_html, translate
-from etude.study.sections import Localized, format_value
+from etude.study.report.translations import localize_html, translate, translate_html
+from etude.study.sections import MEAN, Localized, format_value
 
 
 def render_cards(results: JsonDict, colours: dict[str, str]) -> str:
@@ -40,11 +42,10 @@ def _render_card(results: JsonDict, row: JsonDict, colour: str) -> str:
         (translate("recipe"), f"<code>{escape(row['recipe'])}</code>"),
         (translate("objective"), escape(row["objective"])),
         (translate("shape"), _describe_model(row["model"])),
-        (translate("parameters"), translate("parameters_words", own=format_count(row["parameters"], "KMBT"),
-                                  head=format_count(row["head_parameters"], "KMBT"))),
+        (translate("parameters"), _describe_parameters(row)),
         (translate("tokenizer"), escape(row["tokenizer"])),
         *([(translate("text"), describe_text_size(row["text"]))] if "text" in row else []),
-        (translate("trained"),
+        (translate("to_train" if spent["flops"] is None else "trained"),
          translate("trained_words", steps=f"{spent['steps']:,}", epochs=f"{spent['epochs']:.1f}")),
     ]  # fmt: skip
     if spent["flops"] is not None:
@@ -60,9 +61,9 @@ def _render_card(results: JsonDict, row: JsonDict, colour: str) -> str:
     ]
     progress = spent.get("progress")
     if progress is not None and progress["unit"] != "accuracy":
-        facts.append(
-            (f"{translate('progress')} · {progress['kind']}", f"{progress['reference']:.3g} {progress['unit']}")
-        )
+        kind = translate(f"progress_{progress['kind']}")
+        reference = translate(progress["unit"].replace(" ", "_"), value=f"{progress['reference']:.3g}")
+        facts.append((f"{translate('progress')} · {kind}", reference))
     for column, tuned in row["tuned"].items():
         chosen = ", ".join(f"{name}={value}" for name, value in tuned.items())
         facts.append((f"{translate('tuned')} ({escape(column)})", f"<code>{escape(chosen)}</code>"))
@@ -100,6 +101,14 @@ def _render_folded(name: str, lines: str) -> str:
     return f"<details><summary>{translate(name)}</summary><pre>{escape(lines)}</pre></details>" if lines else ""
 
 
+def _describe_parameters(row: JsonDict) -> str:
+    """11.0M, and 330K in the head; a model without a head has one number."""
+    own = format_count(row["parameters"], "KMBT")
+    if not row["head_parameters"]:
+        return own
+    return translate("parameters_words", own=own, head=format_count(row["head_parameters"], "KMBT"))
+
+
 def _describe_model(model: JsonDict) -> str:
     """transformer 2 × 64, 4 heads, context 64, vocabulary 1,000"""
     size = " × ".join(str(model[name]) for name in ("layers", "width") if model.get(name) is not None)
@@ -119,6 +128,8 @@ def render_comparisons(results: JsonDict, colours: dict[str, str]) -> str:
     labels: dict[str, Localized] = {row["name"]: row["label"] for row in results["rows"]}
     body = ""
     for comparison in results["comparisons"]:
+        if comparison["on"] == MEAN and len(results["columns"]) == 1:  # the same numbers as of the one task
+            continue
         effect = "" if comparison["effect"] is None else format_effect(comparison["effect"])
         body += (
             f"<tr><td>{render_swatch(colours[comparison['row']])}{localize_html(labels[comparison['row']])}</td>"
@@ -141,7 +152,7 @@ def render_comparisons(results: JsonDict, colours: dict[str, str]) -> str:
 
 def render_methods(results: JsonDict) -> str:
     budget = results["budget"]
-    amounts = ", ".join(format_budget(budget["kind"], amount) for amount in budget["amounts"])
+    amounts = [describe_budget(budget["kind"], amount) for amount in budget["amounts"]]
     tasks = "<br>".join(
         f"{localize_html(column['label'])}: {escape(column['kind'])}, {escape(column['score'].replace('_', ' '))}; "
         f"{column['learnt_from']:,} {translate('learnt_from')}, {column['examples']:,} {translate('test_examples')}"
@@ -149,7 +160,10 @@ def render_methods(results: JsonDict) -> str:
     )
     facts = [
         (translate("text"), _describe_text(results)),
-        (translate("budget"), translate("budget_words", amount=amounts, epochs=f"{budget['epochs']:g}")),
+        (
+            translate("budget"),
+            translate_html("budget_words", amount=", ".join(amounts), epochs=f"{budget['epochs']:g}"),
+        ),
         (translate("tasks"), tasks),
         (translate("seeds"), translate("seeds_words", **results["seeds"])),
         (translate("interval"), translate("interval_words", error=format_error(results))),
@@ -207,7 +221,7 @@ def render_cells(results: JsonDict) -> str:
     whole = "etude study study.yaml -o ."
     inside = (
         f"<p class='note'>{translate('reproduce')}: <code>{whole}</code></p>"
-        f"<details><summary>{len(results['cells'])} {translate('cells')}</summary>{table}</details>"
+        f"<details><summary>{' '.join(render_count(len(results['cells']), 'cell'))}</summary>{table}</details>"
     )
     return render_section(translate("commands"), translate("commands_lead"), inside)
 

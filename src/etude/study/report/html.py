@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from etude.study.leaderboard import format_points
-from etude.study.plan import format_budget
+from etude.study.plan import format_scientific
 from etude.study.report.translations import localize_html, translate
 from etude.study.sections import MEAN, Rule
 
@@ -88,10 +88,20 @@ def render_swatch(colour: str) -> str:
     return f'<i class="swatch" style="--own:{colour}"></i>'
 
 
+def render_count(count: int, noun: str) -> tuple[str, str]:
+    """Return a number and the noun it counts: 1 task, 2 tasks."""
+    return f"{count:,}", translate(noun if count == 1 else f"{noun}s")
+
+
+def describe_budget(kind: str, amount: float) -> str:
+    """Describe a budget in both languages: 3 × 10¹⁵ FLOPs, 10⁸ tokens, 5 min."""
+    return translate(f"{kind}_budget", amount=f"{amount:g}" if kind == "minutes" else format_scientific(amount))
+
+
 def format_row_budget(results: JsonDict, row: JsonDict) -> str:
     if len(results["budget"]["amounts"]) < 2 or row["amount"] is None:
         return ""
-    return f" · {format_budget(results['budget']['kind'], row['amount'])}"
+    return f" · {describe_budget(results['budget']['kind'], row['amount'])}"
 
 
 def render_spread(score: JsonDict | None) -> str:

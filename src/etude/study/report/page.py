@@ -10,9 +10,16 @@ from html import escape
 from pathlib import Path
 
 from etude.study.leaderboard import format_points, rank_rows
-from etude.study.plan import format_budget
 from etude.study.report.details import render_cards, render_cells, render_comparisons, render_methods
-from etude.study.report.html import JsonDict, assign_colours, entry_name, format_date, format_level
+from etude.study.report.html import (
+    JsonDict,
+    assign_colours,
+    describe_budget,
+    entry_name,
+    format_date,
+    format_level,
+    render_count,
+)
 from etude.study.report.plots import render_curves, render_lengths, render_quality
 from etude.study.report.summary import render_claims, render_leaderboard
 from etude.study.report.translations import localize_html, translate, translate_html
@@ -65,14 +72,14 @@ def render_document(title: str, header: str, sections: str, footer: str, languag
 def _render_header(results: JsonDict, colours: dict[str, str]) -> str:
     question = f'<p class="question">{localize_html(results["question"])}</p>' if results["question"] else ""
     contenders = [row for row in results["rows"] if row["kind"] == "contender"]
-    budget = " · ".join(format_budget(results["budget"]["kind"], amount) for amount in results["budget"]["amounts"])
+    budget = " · ".join(describe_budget(results["budget"]["kind"], amount) for amount in results["budget"]["amounts"])
     units = results["seeds"]["pretrain"] * results["seeds"]["transfer"]
     facts = [
-        (str(len({entry_name(row) for row in contenders})), translate("contenders")),
-        (escape(budget), translate("budget")),
-        (str(len(results["columns"])), translate("tasks")),
-        (str(units), translate("seeds")),
-        (str(len(results["cells"])), translate("cells")),
+        render_count(len({entry_name(row) for row in contenders}), "contender"),
+        (budget, translate("budget")),
+        render_count(len(results["columns"]), "task"),
+        render_count(units, "seed"),
+        render_count(len(results["cells"]), "cell"),
     ]
     items = "".join(f"<li><b>{value}</b>{name}</li>" for value, name in facts)
     return (

@@ -48,10 +48,9 @@ def render_quality(results: JsonDict, colours: dict[str, str]) -> str:
             level=level,
         )
         drawings.append(f"<figure><figcaption>{translate(name)}</figcaption>{drawing}</figure>")
-    drawings += _draw_by_labels(results, colours)
-    return render_section(
-        translate("quality"), translate("quality_lead"), f'<div class="charts">{"".join(drawings)}</div>'
-    )
+    by_labels = _draw_by_labels(results, colours)
+    lead = " ".join([translate("quality_lead"), *([translate("quality_labels")] if by_labels else [])])
+    return render_section(translate("quality"), lead, f'<div class="charts">{"".join([*drawings, *by_labels])}</div>')
 
 
 def _short_label(row: JsonDict) -> Localized:

@@ -110,20 +110,29 @@ def render_claims(results: JsonDict) -> str:
     ends = [100 * claim[key] for claim in tested for key in ("low", "high")] + [0.0]
     axis = charts.linear_axis(ends, pad=0.08)
     cards = "".join(_render_claim(results, claim, axis) for claim in results["claims"])
-    date = results["registered"].get("date", "").replace("T", " ").replace("+00:00", " UTC")
-    lead = translate("claims_lead", error=f"{1 - results['rule']['interval']:.2g}", date=date)
+    error = f"{1 - results['rule']['interval']:.2g}"
+    lead = f"{translate('claims_lead', error=error)} {_render_registration(results)}"
     if results["rule"]["over"] == "examples":
         lead += f" <b>{translate('over_examples')}</b>"
     elif results["seeds"]["pretrain"] < 2:
         lead += f" <b>{translate('single_seed')}</b>"
     if results["rule"].get("looks"):
-        lead += " " + translate("looks", looks=", ".join(map(str, results["rule"]["looks"])))
+        lead += " " + translate("looks", looks=", ".join(map(str, results["rule"]["looks"])), error=error)
     if results["registered"].get("unplanned_seeds"):
         counts = ", ".join(results["registered"]["unplanned_seeds"])
         lead += f' <b class="trouble">{translate("unplanned_seeds", counts=counts)}</b>'
     if results["registered"].get("changed"):
         lead += f' <b class="trouble">{translate("claims_changed")}</b>'
     return render_section(translate("claims"), lead, f'<div class="cards">{cards}</div>')
+
+
+def _render_registration(results: JsonDict) -> str:
+    """Say when the claims were recorded, and whether cells are older than that: some come from other folders."""
+    registered = results["registered"]
+    date = registered.get("date", "").replace("T", " ").replace("+00:00", " UTC")
+    if older := registered.get("older_cells"):  # results of earlier versions do not count them
+        return translate("claims_after", date=date, count=older, cells=len(results["cells"]))
+    return translate("claims_before", date=date)
 
 
 def _render_claim(results: JsonDict, claim: JsonDict, axis: Axis) -> str:

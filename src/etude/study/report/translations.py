@@ -37,6 +37,7 @@ def translate_html(key: str, **values: Any) -> str:
 
 
 def _join_languages(english: str, korean: str) -> str:
+    english, korean = (text.replace(" %", "\N{NO-BREAK SPACE}%") for text in (english, korean))
     if english == korean:
         return english
     return f'<span lang="en">{english}</span><span lang="ko">{korean}</span>'

@@ -13,11 +13,14 @@ from etude.study.sections import format_value
 
 def render_tuning(results: JsonDict, colours: dict[str, str]) -> str:
     """Render what was tried for whom with its dev score, and common settings beside each recipe's own."""
-    return render_section(
-        translate("fairness"),
-        translate("fairness_lead"),
-        _render_trials(results, colours) + _render_common(results, colours),
-    )
+    trials, common = _render_trials(results, colours), _render_common(results, colours)
+    parts = [(translate("fairness_lead"), trials), (translate("common_lead"), common)]
+    shown = [(lead, table) for lead, table in parts if table]
+    if not shown:
+        return ""
+    (lead, table), *others = shown
+    inside = table + "".join(f'<p class="lead">{text}</p>{body}' for text, body in others)
+    return render_section(translate("fairness"), lead, inside)
 
 
 def _render_trials(results: JsonDict, colours: dict[str, str]) -> str:
@@ -57,7 +60,11 @@ def _render_trial(trial: JsonDict) -> str:
 
 
 def _render_common(results: JsonDict, colours: dict[str, str]) -> str:
-    common = results.get("common")  # results of earlier versions have none
+    common = [
+        setting
+        for setting in results.get("common", [])  # results of earlier versions have none
+        if any(value != setting["value"] for value in setting["own"].values())
+    ]
     if not common:
         return ""
     names = dict.fromkeys(name for setting in common for name in setting["own"])
@@ -67,9 +74,13 @@ def _render_common(results: JsonDict, colours: dict[str, str]) -> str:
         f"<th>{shown.get(name, escape(name))} ({translate('own_value')})</th>" for name in names
     )
     body = "".join(
-        f"<tr><td><code>{escape(setting['name'])}</code></td><td><b>{escape(format_value(setting['value']))}</b></td>"
-        + "".join(f"<td>{escape(format_value(setting['own'].get(name)))}</td>" for name in names)
+        f"<tr><td><code>{escape(setting['name'])}</code></td><td><b>{_format_setting(setting['value'])}</b></td>"
+        + "".join(f"<td>{_format_setting(setting['own'].get(name))}</td>" for name in names)
         + "</tr>"
         for setting in common
     )
     return f'<div class="scroll"><table>{head}</tr>{body}</table></div>'
+
+
+def _format_setting(value: object) -> str:
+    return "–" if value is None else escape(format_value(value))
