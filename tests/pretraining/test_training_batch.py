@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,7 @@ def test_every_objective_says_what_it_asks(kind: str) -> None:
     lines = [] if view.sequences[0].form == "list" else text.partition("\n\n")[2].split("\n")
     assert all(len(line) <= 80 for line in lines if not line.startswith("["))
     page = render_batch_page(view, batch.names, "a <title>", batch.describe())
+    assert f"Predicted: {escape(view.asks[0])}." in page and "sequence 1<" in page
     assert "a &lt;title&gt;" in page and page.count("<section>") == len(view.sequences)
 
 

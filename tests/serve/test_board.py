@@ -294,7 +294,7 @@ def test_picks_have_a_heading_of_their_own(browser: Any, folder: Path) -> None:
         results = {"label": label, "winner": label, "score": "accuracy", "rows": rows, "date": "2026-11-16T00:00:00"}
         (pick / "results.json").write_text(json.dumps(results), encoding="utf-8")
     with Server(Service.create([], Limits(), False, folder), port=0) as server:
-        for locale, heading in (("en-GB", "Picked models"), ("ko-KR", "고른 모델")):
+        for locale, heading in (("en-GB", "Picked models"), ("ko-KR", "고른 모형")):
             page = browser.new_page(locale=locale)
             page.goto(f"{server.address}/board")
             page.wait_for_selector("#picks .entry")

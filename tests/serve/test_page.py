@@ -282,8 +282,8 @@ def test_a_task_begins_with_what_it_needs(page: Any, server: Server) -> None:
 
     page.route("**/about", as_task)
     for task, inputs, lead in (
-        ("span", ["question", "context"], "Ask what the context answers: the answer is marked in it."),
-        ("entity_typing", [], "One JSON object a line."),
+        ("span", ["question", "context"], "Ask something that the context answers; the answer is marked in it."),
+        ("entity_typing", [], "One JSON object per line."),
     ):
         told.update(task=task, inputs=inputs)
         page.goto("about:blank")

@@ -65,10 +65,10 @@ class TrainingBatch:
         )
         tokens = None if self.row_tokens is None else self.rows * self.row_tokens
         if tokens is None:
-            return f"objective {kind}; a step has {self.rows:,} rows", f"목적 {kind}, 한 단계에 {self.rows:,}행"
+            return f"objective {kind}; a step has {self.rows:,} rows", f"목적 함수 {kind}, 한 스텝에 {self.rows:,}행"
         return (
             f"objective {kind}; a step has {tokens:,} {unit[0]} in {self.rows:,} rows of {self.row_tokens:,}",
-            f"목적 {kind}, 한 단계에 {tokens:,} {unit[1]} ({self.row_tokens:,}씩 {self.rows:,}행)",
+            f"목적 함수 {kind}, 한 스텝에 {unit[1]} {tokens:,}개({self.row_tokens:,}개씩 {self.rows:,}행)",
         )
 
 

@@ -46,8 +46,8 @@ def render_page(attention: Attention, title: str, model: str, layer: int | None 
     values = {
         "title": html.escape(title),
         "model": html.escape(model),
-        "cut_en": " The text was longer than the model sees, and was cut." if attention.cut else "",
-        "cut_ko": " 글이 모델이 보는 길이보다 길어 잘렸습니다." if attention.cut else "",
+        "cut_en": " The text was longer than the model's context and was cut." if attention.cut else "",
+        "cut_ko": " 글이 모형의 문맥보다 길어 잘렸습니다." if attention.cut else "",
         "thumb": str(max(20, min(64, WIDEST // weights.shape[1]))),
         "data": json.dumps(data, ensure_ascii=False).replace("<", "\\u003c"),  # no tag can begin in a script
     }

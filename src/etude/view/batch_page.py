@@ -17,7 +17,7 @@ def render_batch_page(view: BatchView, names: Names, title: str, lead: Words, to
     values = {
         "title": escape(title),
         "lead": f"<p class=lead>{_both(lead)}</p>",
-        "asks": _both(view.asks),
+        "asks": _both((f"Predicted: {view.asks[0]}.", f"예측하는 것: {view.asks[1]}")),
         "legend": f"<ul>{legend}</ul>" if legend else "",
         "sequences": "\n".join(
             _render_sequence(sequence, number, names, tokens) for number, sequence in enumerate(view.sequences, 1)
@@ -37,7 +37,16 @@ def _render_sequence(sequence: SequenceView, number: int, names: Names, tokens: 
     rest = f"<p>… {left:,}</p>" if left > 0 else ""
     first = sequence.tokens[:tokens]
     body = _render_list(sequence, first, names) if sequence.form == "list" else _render_text(first, names)
-    return f"<section><h2>{number}{name} <small>{len(sequence.tokens)}</small>{note}</h2>{body}{rest}</section>"
+    title = _both((f"sequence {number}", f"시퀀스 {number}"))
+    size = _both(_count_tokens(sequence))
+    return f"<section><h2>{title}{name} <small>{size}</small>{note}</h2>{body}{rest}</section>"
+
+
+def _count_tokens(sequence: SequenceView) -> Words:
+    """Count tokens, or the entries of a list (pairs, triples)."""
+    count = len(sequence.tokens)
+    one, many, korean = ("entry", "entries", "항목") if sequence.form == "list" else ("token", "tokens", "토큰")
+    return f"{count:,} {one if count == 1 else many}", f"{korean} {count:,}개"
 
 
 def _render_text(tokens: Sequence[TokenView], names: Names) -> str:

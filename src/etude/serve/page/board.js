@@ -8,8 +8,8 @@ import { countSteps, drawDetails } from "./details.js";
 addWords({
   board_title: ["Runs and studies", "실행과 연구"],
   studies: ["Studies", "연구"],
-  picks: ["Picked models", "고른 모델"],
-  filter: ["Filter by name, system or task", "이름, 시스템, 과제로 거르기"],
+  picks: ["Picked models", "고른 모형"],
+  filter: ["Filter by name, system or task", "이름, 시스템, 과제로 찾기"],
   nothing: ["Nothing here yet.", "아직 아무것도 없습니다."],
   nothing_matches: ["Nothing matches.", "맞는 것이 없습니다."],
   no_result: ["No result yet.", "아직 결과가 없습니다."],
@@ -18,7 +18,7 @@ addWords({
   finished: ["finished", "끝남"],
   stopped: ["stopped", "멈춤"],
   damaged: ["damaged", "손상됨"],
-  compare: ["Compare", "견주기"],
+  compare: ["Compare", "비교"],
   chosen_one: ["1 run chosen", "실행 1개 선택"],
   chosen_many: ["runs chosen", "개 실행 선택"],
   clear: ["Clear", "지우기"],
@@ -26,12 +26,12 @@ addWords({
   try_it: ["Try it", "써 보기"],
   loss: ["loss", "손실"],
   step: ["step", "스텝"],
-  cell_done: ["1 cell done", "1개 칸 끝남"],
-  cells_done: ["cells done", "개 칸 끝남"],
+  cell_done: ["1 cell done", "셀 1개 끝남"],
+  cells_done: ["cells done", "개 셀 끝남"],
   holds: ["hold", "성립"],
   fails: ["fail", "기각"],
-  "not settled": ["not settled", "미결"],
-  "not tested": ["not tested", "검증 안 됨"],
+  "not settled": ["not settled", "판정 불가"],
+  "not tested": ["not tested", "검정하지 못함"],
 });
 
 const byId = id => document.getElementById(id);

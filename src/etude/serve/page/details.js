@@ -21,7 +21,7 @@ addWords({
   same_settings: ["All settings are the same.", "모든 설정이 같습니다."],
   cost: ["Cost", "비용"],
   settings: ["Settings", "설정"],
-  model_card: ["Model card", "모델 카드"],
+  model_card: ["Model card", "모형 카드"],
   versus: ["against", "대"],
 });
 
