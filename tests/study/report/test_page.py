@@ -209,6 +209,9 @@ def test_one_task_is_no_tasks_and_stands_once(report: Report) -> None:
     }
     text = render_page(results)
     assert f"<b>1</b>{translate('task')}</li>" in text
+    for seeds, shown in (((1, 1), f"<b>1</b>{translate('seed')}"), ((1, 3), f"<b>1 × 3</b>{translate('seeds')}")):
+        named = {**results, "seeds": dict(zip(("pretrain", "transfer"), seeds, strict=True))}
+        assert f"{shown}</li>" in render_page(named), "three transfers of one pre-training are not three seeds of it"
     assert "토큰" in describe_budget("tokens", 1e8) and "tokens" in describe_budget("tokens", 1e8)
     compared = text[text.index(translate("comparisons")) : text.index(translate("methods"))]
     assert translate("all_tasks") not in compared and compared.count("<tr>") == 1 + sum(

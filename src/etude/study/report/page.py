@@ -73,12 +73,13 @@ def _render_header(results: JsonDict, colours: dict[str, str]) -> str:
     question = f'<p class="question">{localize_html(results["question"])}</p>' if results["question"] else ""
     contenders = [row for row in results["rows"] if row["kind"] == "contender"]
     budget = " · ".join(describe_budget(results["budget"]["kind"], amount) for amount in results["budget"]["amounts"])
-    units = results["seeds"]["pretrain"] * results["seeds"]["transfer"]
+    pretrain, transfer = results["seeds"]["pretrain"], results["seeds"]["transfer"]
+    seeds = render_count(pretrain, "seed") if transfer == 1 else (f"{pretrain} × {transfer}", translate("seeds"))
     facts = [
         render_count(len({entry_name(row) for row in contenders}), "contender"),
         (budget, translate("budget")),
         render_count(len(results["columns"]), "task"),
-        render_count(units, "seed"),
+        seeds,
         render_count(len(results["cells"]), "cell"),
     ]
     items = "".join(f"<li><b>{value}</b>{name}</li>" for value, name in facts)
