@@ -69,6 +69,7 @@ def test_every_objective_says_what_it_asks(kind: str) -> None:
     assert all(len(line) <= 80 for line in lines if not line.startswith("["))
     page = render_batch_page(view, batch.names, "a <title>", batch.describe())
     assert f"Predicted: {escape(view.asks[0])}." in page and "sequence 1<" in page
+    assert "navigator.language" in page, "begins in the reader's own language"
     assert "a &lt;title&gt;" in page and page.count("<section>") == len(view.sequences)
 
 

@@ -166,6 +166,7 @@ def test_all_heads_removed_is_the_end_of_the_curve(model: LoadedModel) -> None:
     page = render_heads_page(report, "a <run>", "a & b.jsonl")
     assert "a &lt;run&gt;" in page and "of a &amp; b.jsonl" in page and "nsubj" in page and "{{" not in page
     assert f"{report.layers} layers of {report.heads} attention heads" in page and "어텐션 헤드가" in page
+    assert "navigator.language" in page, "begins in the reader's own language"
 
 
 def test_the_command_reads_a_treebank(model: LoadedModel, tmp_path: Path) -> None:
