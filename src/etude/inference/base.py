@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from etude.errors import UserError
 from etude.inference.recorded_decoding import StepRecorder
-from etude.inference.text_vectors import Pool, encode_texts
 from etude.models.base import Model
 from etude.models.framing import Framing
 from etude.nn.packed import Packed, pack
@@ -190,11 +189,6 @@ class InferenceModel:
     def frame(self, ids: np.ndarray) -> np.ndarray:
         """Frame the ids of a text as in pre-training, cut to the context."""
         return self.objective.frame(ids, self.model.context)
-
-    @torch.no_grad()
-    def encode(self, texts: Iterable[str], layer: int = -1, pool: Pool = "mean") -> np.ndarray:
-        """Return one vector a text, (texts, width), pooled over tokens and markers; a text is cut to the context."""
-        return encode_texts(self, texts, layer, pool)
 
 
 def describe_use(loaded: InferenceModel) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from etude.baselines.base import is_baseline
 from etude.errors import UserError
 from etude.inference import beam_search, generation, translation
@@ -18,6 +20,7 @@ from etude.inference.opening import Dtype, open_model
 from etude.inference.predictor import Inputs
 from etude.inference.task_model import TaskModel
 from etude.inference.text_inputs import require_text, require_texts
+from etude.inference.text_vectors import Pool, encode_texts
 from etude.inference.translation import Search, TargetSampling, Translation
 from etude.notebook import render_card, render_facts
 from etude.runs.run import TASK
@@ -140,6 +143,10 @@ class LoadedModel(InferenceModel):
         if not isinstance(source, Corpus):
             source = require_text(source, "perplexity")
         return perplexities.perplexity(self, source, stride)
+
+    def encode(self, texts: Iterable[str], layer: int = -1, pool: Pool = "mean") -> np.ndarray:
+        """Return one vector a text, (texts, width), pooled over tokens and markers; a text is cut to the context."""
+        return encode_texts(self, texts, layer, pool)
 
     # --- the task of a fine-tuned run -----------------------------------------------------------------
 

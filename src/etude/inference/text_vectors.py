@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from etude.errors import UserError
+from etude.inference.base import InferenceModel
 from etude.inference.text_inputs import require_texts
 from etude.models.framing import Pooling, pool
 from etude.nn.packed import Packed
-
-if TYPE_CHECKING:
-    from etude.inference.base import InferenceModel
 
 Pool = Literal["mean", "first", "last", "max"]
 POOLINGS: dict[Pool, Pooling] = {"mean": "mean", "first": "start", "last": "last", "max": "max"}
@@ -31,6 +29,7 @@ TOKENS = {"cpu": 4_096, "cuda": 32_768}
 LAST = -1
 
 
+@torch.no_grad()
 def encode_texts(loaded: InferenceModel, texts: Iterable[str], layer: int, pooling: Pool) -> np.ndarray:
     """Return one vector a text, (texts, width), of a layer of a model; markers count, and long texts are cut."""
     texts = require_texts(texts, "encode")
