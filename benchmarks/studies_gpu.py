@@ -25,6 +25,7 @@ import tempfile
 import time
 import zipfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 # one masked model of 4 x 256 with three seeds serves the first eight; those that share least come last
@@ -110,14 +111,23 @@ def pack_reports(folder: Path, target: Path) -> list[dict[str, object]]:
     """Put the reports of all studies into one file; returns what each claim came to."""
     verdicts: list[dict[str, object]] = []
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for study in sorted(path for path in folder.iterdir() if (path / "results.json").is_file()):
+        for study, results in find_results(folder).values():
             for name in REPORT_FILES:
                 if (study / name).is_file():
-                    archive.write(study / name, f"{study.name}/{name}")
-            results = json.loads((study / "results.json").read_text(encoding="utf-8"))
+                    archive.write(study / name, f"{results['name']}/{name}")
             for claim in results["claims"]:
-                verdicts.append({"study": study.name, **claim})
+                verdicts.append({"study": results["name"], **claim})
     return verdicts
+
+
+def find_results(folder: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """Find the reports below a folder, by study: several have a folder each inside, a study that ran alone is there."""
+    found = {}
+    for path in [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]:
+        if (path / "results.json").is_file():
+            results = json.loads((path / "results.json").read_text(encoding="utf-8"))
+            found[results["name"]] = (path, results)  # inside is what ran later: a queue takes over the cells
+    return found
 
 
 def summarize(log: Path, verdicts: list[dict[str, object]], seconds: float) -> None:
