@@ -78,6 +78,23 @@ def test_whoever_leaves_the_majority_shows_that_the_task_can_be_learnt(report: R
     assert leaves_majority(outcomes, "topic@16") is True
 
 
+def test_a_claim_against_the_majority_is_tested_where_nobody_leaves_it(report: Report) -> None:
+    """That examples in a prompt add nothing, or do harm, was called not tested: nobody was above a gain of zero."""
+    claims = [{"claim": "helps", "better": "bert", "than": than} for than in ("majority", "gpt")]
+    study = tiny(**{"seeds.pretrain": 4, "seeds.transfer": 1, "claims": claims})
+    outcomes = StudyOutcomes(planner.make_plan(study, report.folder, dry=True), {})
+    for table in (outcomes.scores, outcomes.examples, outcomes.progress):
+        table.clear()
+    rng = np.random.default_rng(0)
+    for row, share in (("bert", 0.3), ("gpt", 0.5), ("majority", 0.6)):
+        outcomes.scores[row, "topic@16"] = share + rng.normal(0, 0.001, (4, 1))
+        outcomes.examples[row, "topic@16"] = (rng.random((4, 4000)) < share).astype(float)
+    assert leaves_majority(outcomes, "topic@16") is False
+    against, between = judge_claims(outcomes)
+    assert against["verdict"] == "fails" and "untested" not in against
+    assert between["untested"] == "majority"
+
+
 def test_settings_that_are_not_done_yet_may_be_the_best(report: Report) -> None:
     """The control is tuned by two lengths, of which one is done: it must not be judged by that one alone."""
     study = tiny(**{"control.tune": {"train.epochs": [2, 3]}})

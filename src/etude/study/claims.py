@@ -48,7 +48,9 @@ def judge_claims(outcomes: StudyOutcomes) -> list[dict[str, Any]]:
                 "verdict": final.verdict,
             }
             del values["untested"]
-            on_columns = [columns[column.name] for column in outcomes.columns_of(claim.on)]
+            # whether anybody leaves the majority is the question of a claim against it
+            is_about_majority = MAJORITY in (claim.better, claim.than)
+            on_columns = [] if is_about_majority else [columns[each.name] for each in outcomes.columns_of(claim.on)]
             sides = [outcomes.progress.get(rows.get(name, name)) for name in (claim.better, claim.than)]
             reason = explain_untested(final.verdict, on_columns, *sides, trainability=claim.trainability)
             if reason is not None:
