@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -98,6 +99,23 @@ def test_a_dry_run_counts_cells_of_an_archive_and_writes_nothing(report: Report,
     assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before
     with pytest.raises(UserError, match="none"):
         etude.plan_study(home / "study.yaml", out=home, device="cpu", import_cells=["none.zip"])
+
+
+def test_a_dry_run_knows_what_cells_took_and_whose_weights_are_missing(
+    report: Report, study: Study, archive: Path, tmp_path: Path
+) -> None:
+    """It planned each cell alone on the machine, and a pre-training that has to run again as one that is there."""
+    plan = planner.make_plan(study, report.folder, dry=True)
+    base, home = plan.bases["gpt", 0], tmp_path / "home"
+    shutil.copytree(report.folder, home, ignore=shutil.ignore_patterns("cells"))
+    planned = etude.plan_study(
+        home / "study.yaml", out=home, device="cpu", import_cells=[str(archive)], settings={"seeds.transfer": 3}
+    )
+    assert len(planned.forecast.again) == 3, "both contenders and first weights have a third transfer"
+    assert planned.forecast.seconds[base] == plan.store.result(base)["seconds"] and base in planned.forecast.again
+    words = summarize_plan(planned.plan, 1, planned.states, planned.forecast)
+    assert "others need weights that are elsewhere: 3" in words
+    assert re.search(r"BERT beats GPT <here>: 4 cells, .* FLOPs, .* minutes", words), "two bases, two transfers"
 
 
 def test_cells_of_another_torch_are_reported_here_and_not_taken_for_own_ones(

@@ -41,8 +41,8 @@ def present_study(call: Call[Report], *, dry_run: bool = False, quiet: bool = Fa
                     **shared,
                 )
                 from etude.study.leaderboard import build_plan_table, summarize_plan  # loads torch
-            console.print(build_plan_table(planned.cells, planned.states))
-            summary = summarize_plan(planned.plan, arguments["workers"] or 1, planned.states)
+            console.print(build_plan_table(planned.cells, planned.states, planned.forecast))
+            summary = summarize_plan(planned.plan, arguments["workers"] or 1, planned.states, planned.forecast)
             console.print("\n".join([summary, *planned.power]))
         return
     folder = f" (-o {arguments['out']})" if arguments["out"] else ""

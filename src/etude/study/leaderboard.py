@@ -8,6 +8,7 @@ from typing import Any
 from etude.notebook import render_card, render_note, render_table
 from etude.recipes.size import format_count
 from etude.study.cells import Cell, State
+from etude.study.forecast import Forecast, describe_claims, forecast_cells
 from etude.study.plan import Plan, format_budget
 from etude.study.sections import localize
 
@@ -179,7 +180,7 @@ def _build_table(results: dict[str, Any]) -> Any:
     return table
 
 
-def build_plan_table(cells: list[Cell], states: Mapping[str, State]) -> Any:
+def build_plan_table(cells: list[Cell], states: Mapping[str, State], forecast: Forecast) -> Any:
     """Build the table of a dry run: cost, time and state of each cell."""
     from rich.table import Table
 
@@ -189,21 +190,23 @@ def build_plan_table(cells: list[Cell], states: Mapping[str, State]) -> Any:
     names = {"done": "cached", "failed": "failed before", "begun": "begun", "absent": ""}
     for cell in cells:
         cost = f"{cell.flops:.2e}" if cell.flops else ""
-        table.add_row(cell.key[:8], cell.title, cost, f"{cell.seconds:.1f}", names[states[cell.key]])
+        state = "elsewhere, again" if cell.key in forecast.again else names[states[cell.key]]
+        table.add_row(cell.key[:8], cell.title, cost, f"{forecast.seconds.get(cell.key, cell.seconds):.1f}", state)
     return table
 
 
-def summarize_plan(plan: Plan, workers: int = 1, states: Mapping[str, State] | None = None) -> str:
-    """Summarise a plan in a few lines; `states` of its cells, where its folder is gone by now."""
-    if states is None:
-        pending = plan.pending_cells()
-    else:
-        pending = [cell for key, cell in plan.cells.items() if states[key] != "done"]
-    seconds, flops = sum(cell.seconds for cell in pending), sum(cell.flops for cell in pending)
+def summarize_plan(
+    plan: Plan, workers: int = 1, states: Mapping[str, State] | None = None, forecast: Forecast | None = None
+) -> str:
+    """Summarise a plan in a few lines; `states` and `forecast` of its cells, where its folder is gone by now."""
+    states = states if states is not None else {key: plan.store.state(key) for key in plan.cells}
+    forecast = forecast if forecast is not None else forecast_cells(plan)
+    cached = sum(states[key] == "done" for key in plan.cells)
+    flops = sum(plan.cells[key].flops for key in forecast.seconds)
+    minutes = forecast.sum_seconds(forecast.seconds) / 60 / max(1, workers)
     budget = plan.study.budget
     lines = [
-        f"{len(plan.cells)} cells, {len(plan.cells) - len(pending)} of them cached; "
-        f"about {flops:.2e} FLOPs and {seconds / 60 / max(1, workers):.1f} minutes to go.",
+        f"{len(plan.cells)} cells, {cached} of them cached; about {flops:.2e} FLOPs and {minutes:.1f} minutes to go.",
         f"Budget: {', '.join(format_budget(budget.kind, amount) for amount in budget.amounts)} for every contender.",
     ]
     for row in plan.rows:
@@ -214,6 +217,9 @@ def summarize_plan(plan: Plan, workers: int = 1, states: Mapping[str, State] | N
                 f"  {row.name}: {row.length.steps:,} steps, {format_count(row.length.tokens, 'KMBT')} tokens, "
                 f"{row.length.flops:.2e} FLOPs, {row.length.epochs:.1f} passes{notes}"
             )
+    if forecast.again:
+        lines.append(f"Trained again, since others need weights that are elsewhere: {len(forecast.again)}.")
+    lines += describe_claims(plan, forecast, max(1, workers))
     if plan.untuned:
         lines.append(
             f"Settings of {', '.join(plan.untuned)} are not chosen yet: "

@@ -16,6 +16,7 @@ from etude.verbs.paths import require_path, require_paths
 if TYPE_CHECKING:
     from etude.pick.pick import PickResult
     from etude.study.cells import Cell, State
+    from etude.study.forecast import Forecast
     from etude.study.plan import Plan
     from etude.study.runner import Report
     from etude.study.settings import Study
@@ -158,6 +159,7 @@ class StudyPlan(NamedTuple):
     cells: list[Cell]  # all of them, or those that were asked for
     power: list[str]  # what it could settle, in lines
     states: dict[str, State]  # of all cells, by key; plan.store may be gone by now
+    forecast: Forecast  # of those that have to run
 
 
 def plan_study(
@@ -197,6 +199,7 @@ def plan_study(
     import tempfile
 
     from etude.study import planner
+    from etude.study.forecast import forecast_cells
     from etude.study.power import describe_power
     from etude.study.runner import overlay_archives, select_cells
 
@@ -215,7 +218,7 @@ def plan_study(
             any_version=any_version,
         )
         states = {key: plan.store.state(key) for key in plan.cells}
-        return StudyPlan(plan, select_cells(plan, cell), describe_power(plan), states)
+        return StudyPlan(plan, select_cells(plan, cell), describe_power(plan), states, forecast_cells(plan))
 
 
 def pick(
