@@ -42,10 +42,29 @@ def test_models_are_measured_by_their_own_reference() -> None:
     assert dense is not None and dense.kind == "unigram" and dense.has_learnt, "most neighbours are masked, too"
     causal = measure_progress(masked, {"bits_per_byte": 4.0 * 0.25 / math.log(2) + 0.01}, reference)
     assert causal is not None and not causal.has_learnt
-    electra = measure_progress(masked, {"accuracy_gain": 0.01}, None)
+    electra = measure_progress(masked, {"discriminator": 0.3, "accuracy": 0.91, "replaced": 0.1}, None)
     assert electra is not None and electra.has_learnt
     assert measure_progress(masked, {"loss": 2.0}, reference) is None, "word vectors have no such loss"
     assert Progress(1.0, 1.0, "bigram", "bits a byte").json()["has_learnt"] is False
+
+
+def test_one_answer_for_every_token_is_nothing_learnt() -> None:
+    """Where the chosen tokens alone are scored, most of them are replaced, and to say so had counted as learning."""
+    electra = Recipe.load("electra-toy", {"objective.loss_on": "chosen"})
+    for accuracy, has_learnt in ((0.72, False), (0.82, True)):
+        valid = {"discriminator": 0.4, "accuracy": accuracy, "replaced": 0.72}
+        progress = measure_progress(electra, valid, None)
+        assert progress is not None and progress.has_learnt is has_learnt and progress.kind == "all replaced"
+
+
+def test_what_predicts_every_token_is_measured_where_it_does_not_see_it() -> None:
+    reference = ReferenceLoss(unigram=6.0, bigram=4.0, tokens_per_byte=0.25)
+    towers = Recipe.load("two-tower-toy")
+    for loss in (3.9, 4.1):
+        progress = measure_progress(towers, {"loss": loss, "cloze": loss, "text": loss, "accuracy": 0.1}, reference)
+        assert progress is not None and progress.has_learnt is (loss < 4)
+    copying = Recipe.load("electra-toy", {"objective.variant": "all_tokens_mlm"})
+    assert measure_progress(copying, {"mlm": 1.4, "accuracy": 0.86, "replaced": 0.14}, reference) is None
 
 
 def test_a_reference_is_computed_once(

@@ -39,7 +39,7 @@ class Progress:
 
     loss: float
     reference: float
-    kind: Literal["bigram", "unigram", "all original"]
+    kind: Literal["bigram", "unigram", "all original", "all replaced"]
     unit: Literal["nats a token", "bits a byte", "accuracy"]
 
     @property
@@ -96,17 +96,23 @@ def measure_progress(recipe: Recipe, valid: dict[str, float], reference: Referen
     """Compare a pre-training's metrics on held-out text with its reference; None where there is nothing to compare.
 
     Where most tokens are masked, few have a neighbour to see: such a model must pass the unigram alone. A discriminator
-    must beat the answer that every token is the original (`accuracy_gain`); its loss is given as minus that gain.
+    must beat whichever of its two answers is right more often, given to every token it is scored on; its loss is minus
+    what it gains over that. A loss over tokens that the model sees has no reference.
     """
-    if "accuracy_gain" in valid:
-        return Progress(-valid["accuracy_gain"], 0.0, "all original", "accuracy")
+    objective = recipe.objective.model_dump()
+    if "discriminator" in valid:
+        constant = max(valid["replaced"], 1 - valid["replaced"])
+        kind: Literal["all original", "all replaced"] = "all replaced" if valid["replaced"] > 0.5 else "all original"
+        return Progress(constant - valid["accuracy"], 0.0, kind, "accuracy")
     if reference is None:
         return None
     if "bits_per_byte" in valid:
         bits = reference.bigram * reference.tokens_per_byte / math.log(2)
         return Progress(valid["bits_per_byte"], bits, "bigram", "bits a byte")
-    if "mlm" in valid:
-        mask_rate = recipe.objective.model_dump().get("mask_rate") or 0.0
+    if "cloze" in valid:
+        return Progress(valid["text"], reference.bigram, "bigram", "nats a token")
+    if "mlm" in valid and objective.get("variant") != "all_tokens_mlm":
+        mask_rate = objective.get("mask_rate") or 0.0
         if mask_rate > SPARSE_MASKING:
             return Progress(valid["mlm"], reference.unigram, "unigram", "nats a token")
         return Progress(valid["mlm"], reference.bigram, "bigram", "nats a token")
