@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from etude.errors import UserError
-from etude.runs.staging import refuse_existing
+from etude.runs.staging import refuse_existing, try_writing
 
 
 @pytest.mark.parametrize(
@@ -28,3 +30,28 @@ def test_advice_fits_what_lies_there(tmp_path: Path, files: list[str], message: 
 
 def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
     refuse_existing(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="files without a name are those of Linux")
+def test_a_process_that_dies_where_a_folder_is_tried_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty .etude-... stayed beside the run for ever."""
+
+    class Killed(BaseException):
+        pass
+
+    def die_behind(name: str) -> None:
+        call = getattr(os, name)
+
+        def call_and_die(*arguments: Any, **options: Any) -> None:
+            call(*arguments, **options)
+            raise Killed
+
+        monkeypatch.setattr(os, name, call_and_die)
+
+    die_behind("mkdir")
+    die_behind("open")
+    with pytest.raises(Killed):
+        try_writing(tmp_path / "run")
+    assert not list(tmp_path.iterdir())

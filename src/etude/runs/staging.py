@@ -31,16 +31,17 @@ def refuse_existing(folder: Path) -> None:
 
 
 def try_writing(folder: Path, inside: bool = False) -> None:
-    """Make and remove a folder where `folder` is to be: permission bits alone do not say what will succeed.
+    """Write a file without a name where `folder` is to be: permission bits alone do not say what will succeed.
 
-    With `inside` it may be there already, and is to be written into.
+    With `inside` it may be there already, and is to be written into. A process that dies here leaves nothing, which
+    nobody would remove.
     """
     with explain_write_failure(folder, UserError):
         places = [*([folder.absolute()] if inside else []), *folder.absolute().parents]
         parent = next(parent for parent in places if parent.exists())
         if not parent.is_dir():
             raise UserError(f"{folder} cannot be written: {parent} is a file. Choose another folder with -o.")
-        Path(tempfile.mkdtemp(prefix=".etude-", dir=parent)).rmdir()
+        tempfile.TemporaryFile(prefix=".etude-", dir=parent).close()
 
 
 @contextmanager
