@@ -15,6 +15,8 @@ import pytest
 from tests.text.prepare.small_texts import as_bytes, documents_of, some_text
 
 from etude.errors import UserError
+from etude.graph.prepare.prepare import prepare_graph
+from etude.text.prepare import work_folder
 from etude.text.prepare.prepare import Progress, prepare
 
 
@@ -33,6 +35,35 @@ def test_two_at_once_are_refused(text: Path, tmp_path: Path) -> None:
 
 class Stop(Exception):
     """Ends a preparation from within, as a crash would."""
+
+
+@pytest.mark.parametrize("kind", ["corpus", "graph"])
+def test_what_a_death_behind_the_last_rename_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The work folder stayed beside the finished corpus for ever."""
+    (tmp_path / "a.tsv").write_text("a\tb\tc\n1\t2\t3\n")
+    remove = shutil.rmtree
+
+    def run() -> None:
+        if kind == "graph":
+            prepare_graph(tmp_path / "a.tsv", tmp_path / "c")
+        else:
+            prepare(tmp_path / "a.tsv", tmp_path / "c", "char", text_field="a", workers=0)
+
+    def die(path: Path, **options: Any) -> None:
+        if path.name == "c.partial":
+            (path / "work").write_bytes(bytes(100))
+            raise Stop
+        remove(path, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(work_folder.shutil, "rmtree", die)
+        run()
+    assert (tmp_path / "c" / "manifest.json").is_file() and (tmp_path / "c.partial" / "lock").is_file()
+    with pytest.raises(UserError, match="exists already"):
+        run()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tsv", "c"]
 
 
 @pytest.mark.parametrize("name", ["state.json", "scan.json", "counts-train-*.npy"])
@@ -151,11 +182,11 @@ def test_killed_while_the_work_folder_is_removed(
     remove = shutil.rmtree
 
     def die(path: Path, **options: bool) -> None:
-        if path.name != "c.partial":
+        if path.name != "replaced" or not path.exists():
             remove(path, **options)
             return
         for name in removed:
-            (path / name).unlink()
+            (path.parent / name).unlink(missing_ok=True)
         raise Stop
 
     with monkeypatch.context() as patch:

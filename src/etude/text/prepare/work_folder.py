@@ -25,8 +25,8 @@ class WorkFolder:
 
     def __init__(self, out: Path, settings: dict[str, object]) -> None:
         # a link to another disk stays one: work and corpus are where it points to
-        self.out, self.settings = out.resolve() if out.is_symlink() else out, settings
-        self.folder = self.out.parent / f"{self.out.name}.partial"
+        self.out, self.settings = _resolve_link(out), settings
+        self.folder = _find_work_folder(out)
         self.new_folders: list[Path] = []
         self.upload: Upload | None = None  # of a corpus that does not stay on this machine
 
@@ -57,11 +57,7 @@ class WorkFolder:
         settings_file = self.folder / SETTINGS
         can_continue = settings_file.is_file() and settings_file.read_text() == text
         if not can_continue:
-            for path in self.folder.iterdir():
-                if path.is_dir():
-                    shutil.rmtree(path)
-                elif path.name != LOCK:
-                    path.unlink()
+            _remove_content(self.folder)
             write_atomically(settings_file, text)
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: object) -> None:
@@ -94,9 +90,13 @@ class WorkFolder:
         self.remove()
 
     def remove(self, ignore_errors: bool = False) -> None:
-        """Remove the folder; its settings first, so that what a process leaves that dies here is not continued."""
-        with contextlib.suppress(OSError):
+        """Remove the folder; its settings first, so that what a process leaves that dies here is not continued.
+
+        The lock goes last: by it `_remove_leftovers` knows such a folder.
+        """
+        with contextlib.suppress(OSError):  # what resists is met again below
             (self.folder / SETTINGS).unlink()
+            _remove_content(self.folder)
         shutil.rmtree(self.folder, ignore_errors=ignore_errors)
 
 
@@ -108,8 +108,38 @@ def refuse_existing(out: Path, force: bool) -> None:
         return
     if not (out / MANIFEST).is_file():
         raise UserError(f"{out} exists already, and is neither a corpus nor a graph. Choose another name.")
+    _remove_leftovers(out)
     if not force:
         raise UserError(f"{out} exists already. Choose another name, or replace it with --force.")
+
+
+def _resolve_link(out: Path) -> Path:
+    return out.resolve() if out.is_symlink() else out
+
+
+def _find_work_folder(out: Path) -> Path:
+    place = _resolve_link(out)
+    return place.parent / f"{place.name}.partial"
+
+
+def _remove_content(folder: Path) -> None:
+    """Remove all but the lock."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
+
+
+def _remove_leftovers(out: Path) -> None:
+    """Remove the work folder of a process that was killed while it did so itself, with its corpus at its place."""
+    folder = _find_work_folder(out)
+    if (folder / SETTINGS).exists() or not (folder / LOCK).is_file():
+        return
+    with contextlib.suppress(OSError), (folder / LOCK).open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove_content(folder)
+        shutil.rmtree(folder)
 
 
 def _sync_folder(folder: Path) -> None:
