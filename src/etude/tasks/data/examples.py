@@ -178,11 +178,11 @@ def checked_text(value: Any, column: str, where: str) -> str:
 
 
 def label_of(record: Mapping[str, Any], column: str, where: str) -> str:
-    """A label as a word; 1, true and "1" of a JSON file are labels too."""
+    """A label as a word; 1, true and "1" of a JSON file are labels too, and NaN is one that is missing."""
     value = value_of(record, column, where)
     if isinstance(value, bool):
         value = json.dumps(value)
-    if not isinstance(value, (str, int, float)):
+    if not isinstance(value, (str, int, float)) or (isinstance(value, float) and not math.isfinite(value)):
         raise UserError(f"{where}: the column '{column}' holds {short(value)}, which is no label.")
     name = normalize_nfc(str(value)).strip()  # one label, however its letters are composed
     if not name:
