@@ -42,6 +42,7 @@ from etude.tasks.data.marked_text import Sign, insert_signs, move_mentions
 from etude.tasks.data.records import FILES, records
 from etude.tasks.outcomes import Outcome, mean_outcome
 from etude.tasks.pooled_head import ExampleBatch, ExampleRow, ExampleRows, PooledHead
+from etude.text.tokenizer.normalization import normalize_nfc
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 __all__ = [
@@ -136,7 +137,7 @@ def _labels(record: Record, column: str, where: str) -> frozenset[str]:
     names = value.replace(",", " ").split() if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
         raise UserError(f"{where}: the column '{column}' holds {short(value)}, not a list of types.")
-    return frozenset(name.strip() for name in names)
+    return frozenset(normalize_nfc(name).strip() for name in names)
 
 
 def read(

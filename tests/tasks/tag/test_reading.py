@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from etude.errors import UserError
+from etude.tasks import entity_typing
 from etude.tasks.tag.task import Settings, TaggedSentence, learn, parse, read
 
 
@@ -65,3 +67,11 @@ def test_bad_files_are_told_with_their_line_or_left_out(tmp_path: Path) -> None:
     assert learn(read(path), Settings())["scheme"] == "iob2", "as it is, one slip in it"
     with pytest.raises(UserError, match=r"a\.conll:3: the tag 'I-LOC' cannot stand here in iob2"):
         learn(read(path), Settings(scheme="iob2"))
+
+
+def test_tags_and_types_in_decomposed_hangul_are_the_same() -> None:
+    """Those of one file were refused by a model that another had taught."""
+    name = unicodedata.normalize("NFD", "인물")
+    assert parse({"tokens": ["하나"], "tags": [f"B-{name}"]}, {}, "here").tags == ["B-인물"]
+    mention = {"text": "하나", "start": 0, "end": 2, "labels": [name]}
+    assert entity_typing.parse(mention, {}, "here").labels == {"인물"}

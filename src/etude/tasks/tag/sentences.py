@@ -18,6 +18,7 @@ from etude.tasks.data.conll import Sentence, sentences
 from etude.tasks.data.examples import Examples, column_of, gather, short, value_of
 from etude.tasks.tag.encodings import PREFIXES, Scheme, first_breach, parse_tag
 from etude.tasks.tag.text_words import split_text
+from etude.text.tokenizer.normalization import normalize_nfc
 
 COLUMNS = {
     "tokens": ("tokens", "words", "chars", "characters", "form", "text", "sentence"),
@@ -64,7 +65,8 @@ def parse(record: dict[str, Any], columns: Mapping[str, str], where: str, labell
     if not labelled:
         return sentence
     name = column_of(record, "tags", columns, COLUMNS["tags"])
-    tags = _strings(value_of(record, name, where), name, where)
+    # one tag, however its letters are composed
+    tags = [normalize_nfc(tag) for tag in _strings(value_of(record, name, where), name, where)]
     if len(tags) != len(words):
         raise UserError(f"{where}: {len(words)} words in '{column}', and {len(tags)} tags in '{name}': give one each.")
     for number, tag in enumerate(tags):
