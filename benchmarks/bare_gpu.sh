@@ -6,11 +6,12 @@
 # There, in a checkout, as soon as the folders named have come, with this command or with one before it (`keep FOLDER WORK` takes
 # in what has come, and does no more); each returns at once, and what it began goes on:
 #   bash benchmarks/bare_gpu.sh begin FOLDER WORK         wheels: unpack them, and copy the code
-#   bash benchmarks/bare_gpu.sh speed FOLDER WORK NAME... run these of generation, crf, lstm, steps, and return: they need the card alone
+#   bash benchmarks/bare_gpu.sh speed FOLDER WORK NAME... run these of generation, crf, lstm, steps, step20, encode, finetune, expert: they need the card alone
 #   bash benchmarks/bare_gpu.sh tests FOLDER WORK         start `pytest -m gpu`
 #   bash benchmarks/bare_gpu.sh picks FOLDER WORK         pick, minilm: start picks of --mode MODE, PARALLEL at once
 #   bash benchmarks/bare_gpu.sh study FOLDER WORK NAME... text.1, text.2, tasks: prepare the text, start these studies
 #   bash benchmarks/bare_gpu.sh heads FOLDER WORK         after `study`: pre-train RECIPE on its corpus, look at its attention heads
+#   bash benchmarks/bare_gpu.sh twenty FOLDER WORK        text.1, text.2, tasks: start twenty_minutes.py, which needs the card alone
 #   bash benchmarks/bare_gpu.sh wait WORK OUT SECONDS     wait, say how far all are, put results into OUT/results.tgz
 #   bash benchmarks/bare_gpu.sh stop WORK NAME            end tests or study in good order: one killed takes the others' GPU along
 #
@@ -40,6 +41,7 @@ P
     )
     "$python" -m pip download -q -d "$folder/wheels" "${wheels_for[@]}" "pydantic-core$core"
     "$python" -m pip wheel -q --no-deps -w "$folder/wheels" seqeval pytorch-crf
+    "$python" -m pip download -q -d "$folder/wheels" "${wheels_for[@]}" sentence-transformers accelerate psutil
     "$python" "$here/pick_tasks.py" "$data" --pack "$folder/pick"
     rm -rf "$folder/minilm"; mv "$folder/pick/minilm" "$folder/minilm"
     xz -9 -T0 -f "$folder/minilm/model.safetensors"
@@ -89,19 +91,24 @@ begin() { # FOLDER
     (cd "$work/tree" && PYTHONPATH="$work/tree/src:$work/packages" python -c "import etude.cli.main, pydantic, seqeval; print(\"pydantic\", pydantic.VERSION)")
 }
 
-speed() { # FOLDER NAME...: each for a minute or two
-    local name line
+speed() { # FOLDER NAME...: each for a minute or two, expert for five
+    local name line most
     shift
     for name in "$@"; do
+        most=150
         case $name in
         generation) line="generation_speed.py --texts 128 --rounds 4 --kernels 6" ;;
         crf) line="crf_speed.py --rounds 10" ;;
         lstm) line="lstm_speed.py --rounds 8" ;;
         steps) line="recorded_step.py --only mini-mlm mini-electra medium-mlm medium-electra --profile 25 --seconds 100" ;;
-        *) echo "generation, crf, lstm or steps, not $name" >&2; exit 2 ;;
+        step20) line="recorded_step.py --only encoder-20min --profile 45 --seconds 100" ;;
+        encode) line="encode_speed.py --texts 60000 --rounds 3"; most=240 ;;
+        finetune) line="finetune_speed.py --rounds 2 --seconds 200"; most=280 ;;
+        expert) line="train_speed.py --peers expert --rounds 2 --only bert-128,bert-512,gpt2-1024,electra-128"; most=560 ;;
+        *) echo "generation, crf, lstm, steps, step20, encode, finetune or expert, not $name" >&2; exit 2 ;;
         esac
         echo "== $line"
-        (cd "$work/tree" && PYTHONPATH="$work/tree/src:$work/packages" timeout 150 python benchmarks/$line 2>&1) \
+        (cd "$work/tree" && PYTHONPATH="$work/tree/src:$work/packages" timeout $most python benchmarks/$line 2>&1) \
             | tee "$work/speed.$name.log" | tail -n "${LINES_EACH:-40}" || true
     done
 }
@@ -129,8 +136,12 @@ picks() { # FOLDER
     done
 }
 
+unpack_text() {
+    cat "$work"/text.[12]/text.xz | xz -dc > "$work/text.txt"
+}
+
 study() { # FOLDER NAME...
-    shift; cat "$work"/text.[12]/text.xz | xz -dc > "$work/text.txt"
+    shift; unpack_text
     local earlier=()
     nvidia-cuda-mps-control -d || true  # one runs already
     for cells in "$work"/tree/benchmarks/results/cells/*.zip; do earlier+=(--import "$cells"); done
@@ -148,6 +159,13 @@ heads() { # FOLDER: claim 23; the corpus is the one that the study has prepared
         cp $work/heads-run/README.md $work/heads/"
 }
 
+twenty() { # FOLDER: RECIPE is pre-trained and fine-tuned on eight tasks; what is not done when the time is up is left out
+    unpack_text
+    nvidia-cuda-mps-control -d || true  # a dozen fine-tunings at once
+    detach twenty "0-$last" python benchmarks/twenty_minutes.py "$work/text.txt" "$work/tasks" "$work/twenty" \
+        --vocab "$work/tasks/vocab.txt" --recipe "${RECIPE:-encoder-20min}" --stop-after $((60 * $(left))) --settings ${RECIPE_SET:-}
+}
+
 wait_for_all() { # OUT SECONDS
     local out=$1 end=$((SECONDS + $2)) name
     while [ $SECONDS -lt "$end" ] && [ -n "$(running)" ]; do sleep 3; done
@@ -157,7 +175,8 @@ wait_for_all() { # OUT SECONDS
     if [ -e "$work/study/log.txt" ]; then tail -n 5 "$work/study/log.txt"; fi
     if [ -e "$work/tests.log" ]; then grep -a "FAILED tests\|ERROR tests" "$work/tests.log" | sort -u | head -n 30 || true; fi
     mkdir -p "$out"
-    (cd "$work" && tar czf "$out/results.tgz" --ignore-failed-read $(find . -maxdepth 1 -name '*.log' -type f) $(ls -d picks study heads 2> /dev/null))
+    (cd "$work" && tar czf "$out/results.tgz" --ignore-failed-read $(find . -maxdepth 1 -name '*.log' -type f) \
+        $(find twenty -name '*.json' -o -name '*.jsonl' -o -name '*.log' -o -name task.yaml 2> /dev/null) $(ls -d picks study heads 2> /dev/null))
     echo "$(left) minutes left; under way: $(running)"
 }
 running() {
@@ -176,14 +195,14 @@ stop() { # NAME: under MPS a process that is killed makes all others lose the de
     echo "under way: $(running)"
 }
 
-command=${1:?pack, keep, begin, speed, tests, picks, study, heads, wait or stop}; shift
+command=${1:?pack, keep, begin, speed, tests, picks, study, heads, twenty, wait or stop}; shift
 case $command in
 pack) pack "${1:?DATA}" "${2:?TEXT}" "${3:?FOLDER}" ;;
-keep | begin | speed | tests | picks | study | heads)
+keep | begin | speed | tests | picks | study | heads | twenty)
     folder=$(cd "${1:?FOLDER}" && pwd); mkdir -p "${2:?WORK}"; work=$(cd "$2" && pwd); shift 2
     keep "$folder"
     if [ "$command" != keep ]; then "$command" "$folder" "$@"; fi ;;
 wait) work=$(cd "${1:?WORK}" && pwd); wait_for_all "${2:?OUT}" "${3:?SECONDS}" ;;
 stop) work=$(cd "${1:?WORK}" && pwd); stop "${2:?NAME}" ;;
-*) echo "pack, keep, begin, speed, tests, picks, study, heads, wait or stop, not $command" >&2; exit 2 ;;
+*) echo "pack, keep, begin, speed, tests, picks, study, heads, twenty, wait or stop, not $command" >&2; exit 2 ;;
 esac

@@ -90,6 +90,7 @@ WORKS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         MODERN | {"train.batch_tokens": 131_072, "train.micro_tokens": 131_072},
         ("recorded",),
     ),
+    "encoder-20min": ("encoder-20min", {"train.minutes": None, "train.steps": 1000}, ("recorded",)),
     "bert": (
         "bert-base",
         {
