@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.text.prepare.small_texts import as_bytes, documents_of, some_text
@@ -37,9 +38,10 @@ class Stop(Exception):
     """Ends a preparation from within, as a crash would."""
 
 
+@pytest.mark.parametrize("moment", ["renamed", "removing", "removed"])
 @pytest.mark.parametrize("kind", ["corpus", "graph"])
 def test_what_a_death_behind_the_last_rename_left_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, moment: str
 ) -> None:
     """The work folder stayed beside the finished corpus for ever."""
     (tmp_path / "a.tsv").write_text("a\tb\tc\n1\t2\t3\n")
@@ -52,15 +54,21 @@ def test_what_a_death_behind_the_last_rename_left_is_removed(
             prepare(tmp_path / "a.tsv", tmp_path / "c", "char", text_field="a", workers=0)
 
     def die(path: Path, **options: Any) -> None:
-        if path.name == "c.partial":
+        if path.name != "c.partial":
+            remove(path, **options)
+            return
+        if moment == "removing":
             (path / "work").write_bytes(bytes(100))
-            raise Stop
-        remove(path, **options)
+        else:
+            (path / "lock").unlink()
+        raise Stop
 
     with monkeypatch.context() as patch, pytest.raises(Stop):
         patch.setattr(work_folder.shutil, "rmtree", die)
+        if moment == "renamed":
+            patch.setattr(work_folder, "_sync_folder", Mock(side_effect=Stop))
         run()
-    assert (tmp_path / "c" / "manifest.json").is_file() and (tmp_path / "c.partial" / "lock").is_file()
+    assert (tmp_path / "c" / "manifest.json").is_file() and (tmp_path / "c.partial").is_dir()
     with pytest.raises(UserError, match="exists already"):
         run()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tsv", "c"]

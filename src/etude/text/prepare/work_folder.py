@@ -85,6 +85,7 @@ class WorkFolder:
         if self.out.exists():
             shutil.rmtree(replaced, ignore_errors=True)  # of a process that died behind the renames
             self.out.rename(replaced)
+        (self.folder / SETTINGS).unlink(missing_ok=True)  # from here on there is nothing to continue
         corpus.rename(self.out)
         _sync_folder(self.out.absolute().parent)
         self.remove()
@@ -95,7 +96,7 @@ class WorkFolder:
         The lock goes last: by it `_remove_leftovers` knows such a folder.
         """
         with contextlib.suppress(OSError):  # what resists is met again below
-            (self.folder / SETTINGS).unlink()
+            (self.folder / SETTINGS).unlink(missing_ok=True)
             _remove_content(self.folder)
         shutil.rmtree(self.folder, ignore_errors=ignore_errors)
 
@@ -134,12 +135,15 @@ def _remove_content(folder: Path) -> None:
 def _remove_leftovers(out: Path) -> None:
     """Remove the work folder of a process that was killed while it did so itself, with its corpus at its place."""
     folder = _find_work_folder(out)
-    if (folder / SETTINGS).exists() or not (folder / LOCK).is_file():
+    if (folder / SETTINGS).exists():
         return
-    with contextlib.suppress(OSError), (folder / LOCK).open("r+") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _remove_content(folder)
-        shutil.rmtree(folder)
+    with contextlib.suppress(OSError):
+        if (folder / LOCK).is_file():
+            with (folder / LOCK).open("r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove_content(folder)
+                (folder / LOCK).unlink()
+        folder.rmdir()
 
 
 def _sync_folder(folder: Path) -> None:
