@@ -20,8 +20,8 @@ IMPORTANCE_LEAD = (
     "헤드 하나를 지울 때 늘어나는 손실. 행은 층, 열은 헤드입니다.",
 )
 WAYS = {
-    "up": ("word looks at its head", "단어가 지배소를 봄"),
-    "down": ("head looks at the word", "지배소가 단어를 봄"),
+    "up": ("word → head", "단어 → 지배소"),
+    "down": ("head → word", "지배소 → 단어"),
 }
 
 
