@@ -38,6 +38,49 @@ class Stop(Exception):
     """Ends a preparation from within, as a crash would."""
 
 
+@pytest.mark.parametrize("moment", ["before", "between"])
+def test_a_complete_corpus_is_only_moved(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """A death at the last renames cost all of the work."""
+    prepare(text, tmp_path / "whole", "word:25", workers=0)
+    prepare(text, tmp_path / "c", "char", workers=0)
+    rename = Path.rename
+
+    def die(path: Path, target: Path) -> Path:
+        if path.name == ("c" if moment == "before" else "corpus"):
+            raise Stop
+        return rename(path, target)
+
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(Path, "rename", die)
+        prepare(text, tmp_path / "c", "word:25", workers=0, force=True)
+    assert (tmp_path / "c").exists() == (moment == "before")
+    if moment == "before":  # what is there can be used, and nothing of what replaces it is lost by asking
+        with pytest.raises(UserError, match="exists already"):
+            prepare(text, tmp_path / "c", "word:25", workers=0)
+    with monkeypatch.context() as patch:
+        patch.setattr("etude.text.prepare.prepare._Preparation.scan", Mock(side_effect=Stop))
+        with pytest.raises(Stop):  # another text is another corpus
+            prepare(text, tmp_path / "other", "word:25", workers=0)
+        prepare(text, tmp_path / "c", "word:25", workers=0, force=True)
+    assert as_bytes(tmp_path / "c") == as_bytes(tmp_path / "whole")
+    assert not (tmp_path / "c.partial").exists()
+
+
+def test_a_complete_corpus_of_other_settings_is_not_taken(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(work_folder.WorkFolder, "_move", Mock(side_effect=Stop))
+        prepare(text, tmp_path / "c", "char", workers=0)
+    assert (tmp_path / "c.partial" / "published.json").is_file()
+    text.write_text(text.read_text() + "\n\nOne more document.")
+    prepare(text, tmp_path / "c", "char", workers=0)
+    prepare(text, tmp_path / "whole", "char", workers=0)
+    assert as_bytes(tmp_path / "c") == as_bytes(tmp_path / "whole")
+
+
 @pytest.mark.parametrize("moment", ["renamed", "removing", "removed"])
 @pytest.mark.parametrize("kind", ["corpus", "graph"])
 def test_what_a_death_behind_the_last_rename_left_is_removed(

@@ -176,6 +176,8 @@ def prepare(
         workers = 0 if is_small else os.cpu_count() or 1
     preparation = _Preparation(source_list, read_settings, where, seed, progress or (lambda _: None), disk_bytes)
     work_folder = WorkFolder(Path(out), settings) if remote is None else RemoteWorkFolder(remote, settings)
+    if work_folder.finish():
+        return Corpus.open(remote or out)
     chosen_pool: Pool = RayPool() if on == "ray" else WorkerPool(workers)
     with work_folder as work, chosen_pool as pool:
         scan_result = preparation.scan(pool, work, record_filter, valid, sample_bytes if is_trained else 0, unique)

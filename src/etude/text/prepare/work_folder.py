@@ -17,6 +17,7 @@ from etude.text.corpus.split_writer import Upload
 START_AGAIN = "What was prepared so far is removed: run the same command again."  # where it is damaged
 WORK_FORMAT = 4  # of what an interrupted preparation leaves: that of another format is begun anew
 SETTINGS, STATE, LOCK, CORPUS, LINKING = "settings.json", "state.json", "lock", "corpus", "linking"
+PUBLISHED = "published.json"  # the settings, once the corpus is complete and only has to be moved to its place
 REPLACED = "replaced"  # the corpus at whose place the new one goes
 
 
@@ -30,7 +31,33 @@ class WorkFolder:
         self.new_folders: list[Path] = []
         self.upload: Upload | None = None  # of a corpus that does not stay on this machine
 
+    def finish(self) -> bool:
+        """Move the corpus to its place if a process with the same settings died where that alone was left."""
+        if not self._is_published():
+            return False
+        self._take_lock()
+        with contextlib.closing(self.lock), explain_write_failure(self.folder):
+            if not self._is_published():  # another process was faster
+                return False
+            self._move()
+        return True
+
+    def _is_published(self) -> bool:
+        published = self.folder / PUBLISHED
+        is_complete = published.is_file() and (self.folder / CORPUS / MANIFEST).is_file()
+        return is_complete and published.read_text() == self._format_settings()
+
     def __enter__(self) -> WorkFolder:
+        self._take_lock()
+        try:
+            with explain_write_failure(self.folder):
+                self._continue_or_clear()
+        except BaseException:
+            self.lock.close()
+            raise
+        return self
+
+    def _take_lock(self) -> None:
         parent = self.out.absolute().parent
         self.new_folders = [folder for folder in (parent, *parent.parents) if not folder.exists()]
         with explain_write_failure(self.folder, UserError):
@@ -43,18 +70,13 @@ class WorkFolder:
             raise UserError(
                 f"Another process is preparing {self.out} right now. Wait for it, or choose another name."
             ) from None
-        try:
-            with explain_write_failure(self.folder):
-                self._continue_or_clear()
-        except BaseException:
-            self.lock.close()
-            raise
-        return self
+
+    def _format_settings(self) -> str:
+        return json.dumps({"format": WORK_FORMAT, **self.settings}, sort_keys=True)
 
     def _continue_or_clear(self) -> None:
         """Keep what an interrupted preparation with the same settings left; remove anything else."""
-        text = json.dumps({"format": WORK_FORMAT, **self.settings}, sort_keys=True)
-        settings_file = self.folder / SETTINGS
+        text, settings_file = self._format_settings(), self.folder / SETTINGS
         can_continue = settings_file.is_file() and settings_file.read_text() == text
         if not can_continue:
             _remove_content(self.folder)
@@ -77,16 +99,17 @@ class WorkFolder:
 
     def publish(self, manifest: Mapping[str, object]) -> None:
         """Write the manifest and move the folder CORPUS to its place by a rename."""
-        corpus = self.folder / CORPUS
-        # without a state, what a process that dies in the next lines leaves is not continued
-        (self.folder / STATE).unlink(missing_ok=True)
-        write_manifest(corpus, manifest)
+        write_manifest(self.folder / CORPUS, manifest)
+        (self.folder / SETTINGS).rename(self.folder / PUBLISHED)  # whoever dies behind this line leaves moves alone
+        self._move()
+
+    def _move(self) -> None:
+        """Move the complete corpus to its place, and remove what it replaces and the work."""
         replaced = self.folder / REPLACED
         if self.out.exists():
             shutil.rmtree(replaced, ignore_errors=True)  # of a process that died behind the renames
             self.out.rename(replaced)
-        (self.folder / SETTINGS).unlink(missing_ok=True)  # from here on there is nothing to continue
-        corpus.rename(self.out)
+        (self.folder / CORPUS).rename(self.out)
         _sync_folder(self.out.absolute().parent)
         self.remove()
 
@@ -96,7 +119,8 @@ class WorkFolder:
         The lock goes last: by it `_remove_leftovers` knows such a folder.
         """
         with contextlib.suppress(OSError):  # what resists is met again below
-            (self.folder / SETTINGS).unlink(missing_ok=True)
+            for name in (SETTINGS, PUBLISHED):
+                (self.folder / name).unlink(missing_ok=True)
             _remove_content(self.folder)
         shutil.rmtree(self.folder, ignore_errors=ignore_errors)
 
@@ -135,7 +159,7 @@ def _remove_content(folder: Path) -> None:
 def _remove_leftovers(out: Path) -> None:
     """Remove the work folder of a process that was killed while it did so itself, with its corpus at its place."""
     folder = _find_work_folder(out)
-    if (folder / SETTINGS).exists():
+    if (folder / SETTINGS).exists() or (folder / CORPUS).exists():
         return
     with contextlib.suppress(OSError):
         if (folder / LOCK).is_file():
