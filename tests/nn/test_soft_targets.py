@@ -39,6 +39,18 @@ def test_it_is_torchs_divergence(tokens: int, vocab: int, mine: int, its: int, c
         torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
 
 
+def test_tokens_that_are_left_out_say_nothing() -> None:
+    student, teacher = output(9, 20, 4, 0), output(9, 20, 5, 1)
+    counted = torch.tensor([True, False, True, True, False, False, True, True, False])
+    chosen = [each._replace(hidden=each.hidden[counted]) for each in (student, teacher)]
+    expected = plain(chosen[0], chosen[1], 2.0)
+    result = soft_divergence(student, teacher, 2.0, chunk=4, counted=counted)
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+    grads = torch.autograd.grad(expected, student)
+    for left, right in zip(torch.autograd.grad(result, student), grads, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
+
+
 def test_the_teacher_gets_no_gradient() -> None:
     student, teacher = output(4, 9, 3, 0), output(4, 9, 3, 1)
     soft_divergence(student, teacher, 2.0).backward()

@@ -36,19 +36,26 @@ def batch_of(objective: Distill, numbers: range = range(2)) -> Any:
     return objective.batch([rows[number] for number in numbers], Chance(0, 0))
 
 
-def test_the_losses_are_those_of_the_released_code() -> None:
-    """KLDivLoss(batchmean) of softened logits at all tokens, CrossEntropyLoss at masked ones, CosineEmbeddingLoss."""
-    student, objective = lesson(temperature=2.0)
+@pytest.mark.parametrize("soft_at", ["tokens", "masks"])
+def test_the_losses_are_those_of_the_released_code(soft_at: str) -> None:
+    """KLDivLoss(batchmean) of softened logits at all tokens, CrossEntropyLoss at masked ones, CosineEmbeddingLoss.
+
+    `masks` is `restrict_ce_to_mask` there.
+    """
+    student, objective = lesson(temperature=2.0, soft_at=soft_at)
     batch = batch_of(objective)
+    assert bool((batch.targets == IGNORE).any())  # unused slots, which must not count
     terms = objective.loss(student, batch)
     teacher = objective.teacher
     with torch.no_grad():
         mine, its = student(batch), teacher.model(batch)
         said, known = objective.logits(student, mine), teacher.objective.logits(teacher.model, its)
-        soft = nn.KLDivLoss(reduction="batchmean")((said / 2).log_softmax(-1), (known / 2).softmax(-1)) * 2**2
         labels = torch.full_like(batch.tokens, -100)
         used = batch.targets != IGNORE
         labels[batch.index[used]] = batch.targets[used]
+        where = labels > -1 if soft_at == "masks" else torch.ones_like(labels, dtype=torch.bool)
+        divergence = nn.KLDivLoss(reduction="batchmean")
+        soft = divergence((said[where] / 2).log_softmax(-1), (known[where] / 2).softmax(-1)) * 2**2
         hard = nn.CrossEntropyLoss(ignore_index=-100)(said, labels)
         alike = nn.CosineEmbeddingLoss(reduction="mean")(mine.last, its.last, torch.ones(len(said)))
     for name, expected, weight in (("soft", soft, 5.0), ("mlm", hard, 2.0), ("cosine", alike, 1.0)):
@@ -85,8 +92,9 @@ def test_a_weight_of_nothing_leaves_its_lesson_out() -> None:
         assert set(objective.loss(student, batch_of(objective))) == {"soft", "mlm", "cosine"} - {left_out}
 
 
-def test_terms_add_up_over_micro_batches() -> None:
-    student, objective = lesson()
+@pytest.mark.parametrize("soft_at", ["tokens", "masks"])
+def test_terms_add_up_over_micro_batches(soft_at: str) -> None:
+    student, objective = lesson(soft_at=soft_at)
     whole = objective.loss(student, batch_of(objective, range(4)))
     parts = [objective.loss(student, batch_of(objective, numbers)) for numbers in (range(2), range(2, 4))]
     for name, term in whole.items():
@@ -95,8 +103,9 @@ def test_terms_add_up_over_micro_batches() -> None:
         assert float(term.sum.detach()) == pytest.approx(total, rel=1e-4)
 
 
-def test_flops_are_those_torch_counts() -> None:
-    student, objective = lesson()
+@pytest.mark.parametrize("settings", [{}, {"soft_at": "masks"}, {"soft_at": "masks", "mlm_weight": 0.0}])
+def test_flops_are_those_torch_counts(settings: dict[str, Any]) -> None:
+    student, objective = lesson(**settings)
     student.path = objective.teacher.model.path = "reference"  # fused attention is invisible to the counter
     batch = batch_of(objective, range(1))
     used, real = batch.targets != IGNORE, int((batch.layout.lengths > 0).sum())

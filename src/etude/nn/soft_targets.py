@@ -28,16 +28,19 @@ class OutputLayer(NamedTuple):
         return upcast(self.hidden[part].to(dtype) @ self.table.to(dtype).t()) + self.bias
 
 
-def soft_divergence(student: OutputLayer, teacher: OutputLayer, temperature: float, chunk: int | None = None) -> Tensor:
+def soft_divergence(
+    student: OutputLayer, teacher: OutputLayer, temperature: float, chunk: int | None = None,
+    counted: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Return the sum over tokens of KL(teacher || student) at a temperature, times its square; a float32.
 
-    The square keeps the scale of the gradient when the temperature changes (Hinton et al., section 2). The teacher gets
-    no gradient.
+    `counted` (N,) is False for tokens that are left out. The square keeps the scale of the gradient when the
+    temperature changes (Hinton et al., section 2). The teacher gets no gradient.
     """
     chunk = chunk or max(
         1, choose_chunk_size(student.table.shape[0], student.hidden.device.type) // 2
     )  # two sets of logits
-    return _SoftDivergence.apply(*student, *teacher, temperature, chunk, matmul_dtype(student.hidden))
+    return _SoftDivergence.apply(*student, *teacher, temperature, chunk, matmul_dtype(student.hidden), counted)
 
 
 class _SoftDivergence(torch.autograd.Function):
@@ -55,6 +58,7 @@ class _SoftDivergence(torch.autograd.Function):
         temperature: float,
         chunk: int,
         dtype: torch.dtype,
+        counted: Tensor | None,
     ) -> Tensor:
         student, teacher = OutputLayer(hidden, table, bias), OutputLayer(teacher_hidden, teacher_table, teacher_bias)
         total = torch.zeros((), dtype=upcast(hidden[:0]).dtype, device=hidden.device)
@@ -64,6 +68,8 @@ class _SoftDivergence(torch.autograd.Function):
             student_log_probs = (student.logits(part, dtype) / temperature).log_softmax(-1)  # (C, V)
             teacher_log_probs = (teacher.logits(part, dtype) / temperature).log_softmax(-1)
             teacher_probs = teacher_log_probs.exp()
+            if counted is not None:  # a token with the teacher's own answer has no divergence and no gradient
+                student_log_probs = torch.where(counted[part, None], student_log_probs, teacher_log_probs)
             total += (teacher_probs * (teacher_log_probs - student_log_probs)).sum() * temperature**2
             grad_logits = (student_log_probs.exp() - teacher_probs).mul_(temperature)  # by the student's logits
             gradients.bias.add_(grad_logits.sum(0))
@@ -77,4 +83,4 @@ class _SoftDivergence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         scaled = [(gradient * grad).to(dtype) for gradient, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)]
-        return (*scaled, *([None] * 6))
+        return (*scaled, *([None] * 7))

@@ -3,6 +3,7 @@
 DistilBERT (Sanh, Debut, Chaumond, Wolf 2019, sections 2 and 3) learns what its teacher says, each a mean:
 
     soft     at every token, the teacher's softmax over the vocabulary, both at a temperature     weight 5
+             (with `soft_at: masks` at the chosen places alone: `restrict_ce_to_mask` of the released code)
     mlm      at the chosen places, the true token, as BERT                                        weight 2
     cosine   at every token, the direction of the teacher's last state                            weight 1
 
@@ -35,7 +36,7 @@ from etude.nn.precision import upcast
 from etude.nn.soft_targets import OutputLayer, soft_divergence
 from etude.nn.states import States
 from etude.objectives import masked
-from etude.objectives.base import Stat, Term
+from etude.objectives.base import IGNORE, Stat, Term
 from etude.objectives.distillation.matching import Matching, MatchingSettings, find_mismatches
 from etude.objectives.distillation.teacher import Teacher
 from etude.objectives.masked import Masked, MaskedBatch
@@ -49,6 +50,7 @@ class DistillSettings(MatchingSettings):
 
     temperature: float = Field(default=2.0, gt=0, description="of both softmaxes")
     soft_weight: float = Field(default=5.0, ge=0)
+    soft_at: Literal["tokens", "masks"] = Field(default="tokens", description="where both softmaxes are compared")
     mlm_weight: float = Field(default=2.0, ge=0)
     cosine_weight: float = Field(default=1.0, ge=0, description="0 where the widths differ")
     start: Literal["teacher", "random"] = Field(default="teacher", description="the student's first weights")
@@ -56,6 +58,11 @@ class DistillSettings(MatchingSettings):
     @property
     def trains_head(self) -> bool:
         return bool(self.soft_weight or self.mlm_weight)
+
+    @property
+    def reads_all_logits(self) -> bool:
+        """Whether logits are needed at every token, not at the masked ones alone."""
+        return bool(self.soft_weight) and self.soft_at == "tokens"
 
 
 class Settings(masked.Settings):
@@ -114,8 +121,10 @@ class Distill(Masked):
         batch = super().batch(rows, chance)
         if self.teacher is None:
             return batch
-        weights = {"soft": self.distill.soft_weight, "cosine": self.distill.cosine_weight}  # of terms at every token
-        batch.counts |= {name: batch.size for name, weight in weights.items() if weight}
+        if self.distill.soft_weight:
+            batch.counts["soft"] = batch.size if self.distill.reads_all_logits else batch.counts["mlm"]
+        if self.distill.cosine_weight:
+            batch.counts["cosine"] = batch.size
         if self.matching is not None:
             batch.counts |= self.matching.counts(batch.layout.lengths)
         return batch
@@ -157,12 +166,14 @@ class Distill(Masked):
         """What logits are made of, at every token, or at the masked ones where no term needs the others."""
         if not self.distill.trains_head:
             return None
-        last = states.last if self.distill.soft_weight else states.last.index_select(0, batch.index)
-        return _output_layer(self, model, states, last)
+        return _output_layer(self, model, states, self._select_states(states, batch))
+
+    def _select_states(self, states: States, batch: MaskedBatch) -> Tensor:
+        return states.last if self.distill.reads_all_logits else states.last.index_select(0, batch.index)
 
     def _at_masks(self, output: OutputLayer, batch: MaskedBatch) -> Tensor:
         """(M, E) hidden states of the slots."""
-        return output.hidden.index_select(0, batch.index) if self.distill.soft_weight else output.hidden
+        return output.hidden.index_select(0, batch.index) if self.distill.reads_all_logits else output.hidden
 
     def _teacher_terms(
         self, teacher: Teacher[Masked], states: States, output: OutputLayer | None, batch: MaskedBatch
@@ -173,8 +184,10 @@ class Distill(Masked):
         if self.distill.soft_weight:
             assert output is not None
             with torch.no_grad():
-                target_output = _output_layer(teacher.objective, teacher.model, target, target.last)
-            total = soft_divergence(output, target_output, self.distill.temperature)
+                known = self._select_states(target, batch)
+                target_output = _output_layer(teacher.objective, teacher.model, target, known)
+            counted = None if self.distill.reads_all_logits else batch.targets != IGNORE  # some slots are unused
+            total = soft_divergence(output, target_output, self.distill.temperature, counted=counted)
             terms["soft"] = Term(total, batch.counts["soft"], self.distill.soft_weight)
         if self.distill.cosine_weight:
             cosine = F.cosine_similarity(upcast(states.last), upcast(target.last), dim=-1)  # (N,)
@@ -188,12 +201,13 @@ class Distill(Masked):
             return super().flops(model, batch)
         lengths, tokens, slots, settings = batch.layout.lengths, batch.size, batch.counts["mlm"], self.distill
         narrow = table_width(model)
-        logits = (tokens if settings.soft_weight else 0) + (slots if settings.mlm_weight else 0)
+        compared = tokens if settings.reads_all_logits else slots
+        logits = (compared if settings.soft_weight else 0) + (slots if settings.mlm_weight else 0)
         student, teacher = model.flops(lengths) + 2 * logits * narrow * model.vocab, self.teacher.model.flops(lengths)
         if settings.trains_head:
-            student += 2 * (tokens if settings.soft_weight else slots) * narrow * model.width
+            student += 2 * compared * narrow * model.width
         if settings.soft_weight:
-            teacher += self.teacher.objective.head.flops(tokens)
+            teacher += self.teacher.objective.head.flops(compared)
         return 3 * student + teacher + (self.matching.flops(lengths) if self.matching is not None else 0)
 
 
