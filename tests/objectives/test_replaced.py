@@ -69,11 +69,11 @@ def test_a_step_reads_what_is_drawn_without_a_loss(monkeypatch: pytest.MonkeyPat
 def test_noise_comes_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
 
-    def watched(key: Tensor, index: Tensor) -> Tensor:
-        sizes.append(len(key) * len(index))
-        return hashes.gumbel(key, index)
+    def watched(key: Tensor, place: Tensor) -> Tensor:
+        sizes.append(len(key) * len(place))
+        return hashes.gumbel_at(key, place)
 
-    monkeypatch.setattr(draws, "gumbel", watched)
+    monkeypatch.setattr(draws, "gumbel_at", watched)
     monkeypatch.setattr(draws, "NOISE", 1000)
     sampling.sample(torch.randn(100, 4), torch.randn(300, 4), None, torch.arange(100))
     assert max(sizes) == 900 and sum(sizes) == 30_000

@@ -219,7 +219,7 @@ def test_nan_of_a_data_frame_is_no_label(tmp_path: Path) -> None:
     path.write_text('{"text": "x", "label": "a"}\n{"text": "y", "label": NaN}\n{"text": "z", "label": "nan"}\n')
     labelled, problems = read_labels("classify", path)
     assert labelled.classes == ["a", "nan"]
-    assert [str(problem).startswith(f"{path}:2: the label is NaN") for problem in problems] == [True]
+    assert [str(problem).startswith(f"{path}:2: the column 'label' holds NaN") for problem in problems] == [True]
 
 
 def test_korean_spreadsheets_are_recognised(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_one_seed_settles_nothing(report: Report, study: Study) -> None:
     assert all(claim["detectable"] is None for claim in report.results["claims"])
     assert not {"holds", "fails"} & {claim["verdict"] for claim in report.results["claims"]}
     page = report.page.read_text(encoding="utf-8")
-    assert "There is one pre-training seed" in page and "사전 학습 시드가 하나뿐입니다" in page
+    assert "There is only one pre-training seed" in page and "사전 학습 시드가 하나뿐입니다" in page
 
 
 def test_cells_that_are_done_tell_the_spread(report: Report, study: Study, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -121,7 +120,6 @@ def read_labels(
                 if isinstance(record, UserError):
                     raise record
                 item = module.parse(record, named, place, True)
-                _refuse_nan(module, item, record, place)
                 items.append(item)
                 places.append(place)
                 records.append(record)
@@ -168,14 +166,6 @@ def _leave_out_silent(labelled: Labelled) -> tuple[Labelled, list[Problem]]:
     rest = labelled.take(n for n in range(len(labelled)) if n not in set(silent))
     rest.examples.bad.extend(labelled.examples.bad)
     return rest, [Problem(message, False, count, korean)]
-
-
-def _refuse_nan(module: TaskKind, item: Any, record: Record, place: str) -> None:
-    """Refuse JSON's NaN as a label, which is how data frames write that there is none."""
-    if "nan" in module.strata(item) and any(
-        isinstance(value, float) and math.isnan(value) for value in record.values()
-    ):
-        raise UserError(f"{place}: the label is NaN, which says that there is none. Fill it, or remove the line.")
 
 
 def _read_records(module: TaskKind, path: str, columns: Mapping[str, str]) -> Records:

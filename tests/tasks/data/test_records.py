@@ -136,7 +136,7 @@ def write(folder: Path, name: str, content: str) -> Path:
         ("a.jsonl", "[1, 2]\n", r":1: \[1, 2\] is not an object"),
         ("a.jsonl", '{"text": ["x"], "label": 1}\n', r':1: the column \'text\' holds \["x"\], not a text'),
         ("a.jsonl", '{"text": "x", "label": null}\n', r":1: the column 'label' holds null"),
-        ("a.jsonl", '{"text": "x", "label": NaN}\n', r":1: the column 'label' holds NaN, which is no label"),
+        ("a.jsonl", '{"text": "x", "label": NaN}\n', r":1: the column 'label' holds NaN, so there is no label"),
         ("a.jsonl", '{"text": "x", "label": " "}\n', r":1: the label .* is empty"),
         ("a.jsonl", '{"text": "a\\ud800", "label": 1}\n', r":1: .*surrogate"),
         ("a.csv", "text,label\nx,1\ny\n", r"a\.csv:3: 1 fields, and the header names 2"),

@@ -182,7 +182,9 @@ def label_of(record: Mapping[str, Any], column: str, where: str) -> str:
     value = value_of(record, column, where)
     if isinstance(value, bool):
         value = json.dumps(value)
-    if not isinstance(value, (str, int, float)) or (isinstance(value, float) and not math.isfinite(value)):
+    if isinstance(value, float) and math.isnan(value):  # as data frames write it
+        raise UserError(f"{where}: the column '{column}' holds NaN, so there is no label.", REMEDY)
+    if not isinstance(value, (str, int, float)) or (isinstance(value, float) and math.isinf(value)):
         raise UserError(f"{where}: the column '{column}' holds {short(value)}, which is no label.")
     name = normalize_nfc(str(value)).strip()  # one label, however its letters are composed
     if not name:
