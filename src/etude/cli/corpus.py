@@ -44,13 +44,15 @@ def present_prepare(
 
     Args:
         graph: The files hold triples, not text: make a graph (.tsv, .csv, .jsonl, .nt, ConceptNet's assertions.csv).
-        test: Of a graph: a file of held-out triples, or a share of the triples.
-        entities: Of a graph: a file of id, label, aliases, description; may be given several times.
-        triple_columns: Of a graph: columns by order (relation,head,tail,-) or name (head=from,relation=type,tail=to).
-        entity_columns: Of a graph: columns of the entity file, as in id,-,label,description.
-        language: Of a graph: of ConceptNet's concepts (en unless given), of labels in N-Triples (all unless given).
-        self_loops: Of a graph: triples of an entity with itself.
-        unseen: Of a graph: held-out triples with a name that no train triple has.
+        test: With --graph: a file of test triples, or the share of triples drawn for the test.
+        entities: With --graph: a file of entities (id, label, aliases, description); may be given several times.
+        triple_columns: With --graph: columns of the triples by order, as in relation,head,tail,-, or by name, as in
+            head=from,relation=type,tail=to.
+        entity_columns: With --graph: columns of the entity file, as in id,-,label,description.
+        language: With --graph: language of ConceptNet's concepts (en unless given), and of labels in N-Triples (all
+            unless given).
+        self_loops: With --graph: whether triples of an entity with itself are kept or dropped.
+        unseen: With --graph: whether held-out triples with a name that no train triple has are kept or dropped.
     """
     out = call.options["out"]
     graph_options = {
@@ -62,7 +64,7 @@ def present_prepare(
         return
     for name, value in graph_options.items():
         if value not in (None, "keep"):
-            raise UserError(f"{long_flag(name)} is an option of graphs. Add --graph, or leave it away.")
+            raise UserError(f"{long_flag(name)} is an option of graphs. Add --graph, or leave it out.")
     with _interruptible(out), _progress_shown() as show_progress:
         corpus = call(on_progress=show_progress)
     from rich.table import Table

@@ -23,7 +23,7 @@ def refuse_text_options(options: dict[str, object], defaults: dict[str, object])
     """Raise UserError at an option that only text has."""
     for name, value in options.items():
         if name not in SHARED and str(value) != str(defaults[name]):
-            raise UserError(f"{long_flag(name)} is an option of text; a graph has none. Leave it away.")
+            raise UserError(f"{long_flag(name)} is an option of text, which a graph has not. Leave it out.")
 
 
 def print_graph(graph: Graph, relations: int) -> None:
@@ -62,7 +62,7 @@ def present_graph(call: Call[Graph], *, top: int = 20) -> None:
     """Prints the report of a graph and its most frequent relations.
 
     Args:
-        top: How many relations to show.
+        top: Number of relations to show.
     """
     require_at_least("top", top, 1)
     print_graph(call(), top)

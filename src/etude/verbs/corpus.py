@@ -59,27 +59,30 @@ def prepare(
     Args:
         sources: Files, folders, patterns, URLs of them (s3://, gs://, hf://, https://), or hub:NAME.
         out: The corpus folder to make, or its URL: s3://bucket/corpus.
-        tokenizer: What to train, or the path of one.
-        valid: Share of documents held out, 0.01 unless given; of a graph, a file or a share of triples, 0 unless given.
+        tokenizer: The tokenizer to train, as KIND:SIZE, or the path of one that is trained.
+        valid: Share of documents held out for validation, 0.01 unless given; of a graph, a file of held-out triples or
+            their share, 0 unless given.
         text_field: Field or column that holds the text of a record.
-        where: Keep records by their fields: "score>=3 and lang==ko".
-        pairs: Fields of source and target for translation, as in en,ko; or the ends of two files, train.en train.ko.
-        target_tokenizer: Of the targets of pairs, as --tokenizer; one serves both sides unless given.
+        where: Read only records whose fields fulfil this: "score>=3 and lang==ko".
+        pairs: Fields of source and target for translation, as in en,ko; or the endings of two parallel files, such as
+            train.en and train.ko.
+        target_tokenizer: Tokenizer of the targets of pairs, as --tokenizer; both sides share one unless given.
         unique: Drop exact duplicates of documents.
         weights: How many times each source counts, as in 1,2.5,0.5; one number a source.
-        one_document: A .txt file is one document.
-        errors: 'replace' goes on at invalid UTF-8, with U+FFFD in its place.
-        encoding: Of text that is not UTF-8: cp1252 (Windows), cp949 (Korean), utf-16 or another of Python's names.
-        workers: Processes; all cores unless given.
-        on: Where text is parsed and encoded: here, or on ray, a cluster.
-        sample_mb: MB of text the tokenizer is trained on, drawn by hash.
-        ids: Type of ids on disk.
-        seed: Of the draws: held-out documents, the sample.
+        one_document: Take each .txt file as one document; blank lines do not part it.
+        errors: At invalid UTF-8 'strict' stops with an error, and 'replace' puts U+FFFD in its place.
+        encoding: Encoding of text that is not UTF-8: cp1252 (Windows), cp949 (Korean), utf-16 or another of Python's
+            names.
+        workers: Number of processes; one for each core unless given.
+        on: Where text is parsed and encoded: here, on this machine, or ray, on a Ray cluster.
+        sample_mb: Megabytes of the text that the tokenizer is trained on, drawn at random.
+        ids: Type of the token ids on disk; auto takes the smallest that holds the vocabulary.
+        seed: Seed that draws the held-out documents and the text the tokenizer is trained on.
         force: Replace a corpus that is already there.
-        link: A graph folder: mentions of its entities become a column of the corpus.
-        anchors: Mentions that the text brings along: wiki links, ERNIE's files, or a field 'entities'.
+        link: A prepared graph; mentions of its entities in the text are stored beside the tokens, for ERNIE.
+        anchors: Mentions that are marked in the text: wiki links, ERNIE's files, or a field 'entities'.
         linker: What finds other mentions, as in trie,threshold=0.4,titles; trie unless there are anchors.
-        on_progress: Receives how far it is.
+        on_progress: Receives the progress.
     """
     from etude.errors import UserError
     from etude.text.prepare import prepare as preparation
@@ -147,13 +150,13 @@ def world(
 
     Args:
         out: Folder for text.txt, tasks/, prompts/ and knowledge/ (facts, and the triples and labels of a graph).
-        megabytes: How much text.
-        language: The language of the town.
-        seed: Another seed is another town.
+        megabytes: Megabytes of text to write.
+        language: Language of the text: English or Korean.
+        seed: Seed of the town: another seed is another town.
         tasks: Also write the labelled examples, and prompt files for some of them.
-        pairs: Also write so many sentences in English and Korean to pairs.tsv, for translation. With tasks, none that
-            the task of translation holds out.
-        anchored: Also write so many megabytes of text whose mentions are linked to the graph, to anchored.txt.
+        pairs: Also write this many pairs of sentences, English and Korean, to pairs.tsv, for translation. With tasks,
+            none of those that the task of translation holds out.
+        anchored: Also write this many megabytes of text whose mentions are linked to the graph, to anchored.txt.
         link_noise: Share of those links that point to a wrong entity.
         force: Replace files that are already there.
         on_progress: Receives the part being written, and its share that is done.

@@ -36,16 +36,16 @@ def prepare_graph(
         sources: Files of train triples, or patterns.
         out: The graph folder to make.
         valid: A file of held-out triples, or the share of triples held out.
-        test: The same for test.
-        entities: Files of entities: id, label, aliases, description.
+        test: A file of test triples, or the share of triples drawn for the test.
+        entities: Files that describe the entities: id, label, aliases, description.
         triple_columns: Columns by order, as in relation,head,tail,-, or by name, as in head=from,relation=type,tail=to.
         entity_columns: The same for the files of entities, as in id,-,label,description.
-        language: Of ConceptNet's concepts (en unless given), and of the labels in N-Triples (all unless given).
-        self_loops: Triples of an entity with itself.
-        unseen: Held-out triples with an entity or a relation that no train triple has.
-        seed: Of the draw of held-out triples.
+        language: Language of ConceptNet's concepts (en unless given), and of labels in N-Triples (all unless given).
+        self_loops: Whether triples of an entity with itself are kept or dropped.
+        unseen: Whether held-out triples are kept whose entity or relation no train triple has, or dropped.
+        seed: Seed that draws the held-out triples.
         force: Replace a graph that is already there.
-        on_progress: Receives how far it is.
+        on_progress: Receives the progress.
     """
     from etude.graph.prepare import prepare as preparation
 
