@@ -40,8 +40,8 @@ def test_help_lists_every_command(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 
 VERBS = {
-    "Answer", "Check", "Compare", "Continue", "Describe", "Explain", "Fill", "Find", "Fine-tune", "List", "Measure",
-    "Pre-train", "Report", "Score", "Serve", "Show", "Train", "Translate", "Turn", "Write",
+    "Answer", "Check", "Compare", "Continue", "Describe", "Estimate", "Explain", "Fill", "Find", "Fine-tune", "List",
+    "Measure", "Pre-train", "Score", "Serve", "Show", "Train", "Translate", "Turn", "Write",
 }  # fmt: skip
 
 

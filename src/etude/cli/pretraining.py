@@ -212,7 +212,7 @@ def present_pretrain(call: Call[Run], *, resume: Path | None = None, corpus: str
     """Prints how a pre-training ended.
 
     Args:
-        resume: Go on with this run.
+        resume: Continue this run, which was stopped, from its last checkpoint.
         corpus: With --resume: where its corpus is now, a folder or a URL.
     """
     quiet = call.options["quiet"]
@@ -230,7 +230,7 @@ def present_pretrain(call: Call[Run], *, resume: Path | None = None, corpus: str
         is_task = is_finetuning(resume)  # loads torch
     if is_task:
         if corpus is not None:
-            raise UserError(f"{resume} is a fine-tuning: it has no corpus. Leave --corpus away.")
+            raise UserError(f"{resume} is a fine-tuning: it has no corpus. Leave --corpus out.")
         with show_activity(f"resuming {resume}", quiet):
             tuned = resume_finetune(resume, quiet=quiet)
         print_task_run(tuned, resume)

@@ -29,16 +29,16 @@ def check(
     gpus: int | None = None,
     gpu: str = "h100",
 ) -> Check | ClusterCheck:
-    """Report before a run: parameters, memory, FLOPs, time, data problems, the loss to beat.
+    """Estimate a run before it starts: parameters, memory, FLOPs, time, data problems, the loss to beat.
 
     Args:
         recipe: A recipe: a name, or a .yaml file.
         corpus: A prepared corpus; of a recipe over triples, a prepared graph.
-        entities: A run of a graph embedding: the vectors of a recipe that reads entities, such as ernie.
+        entities: A run of a graph embedding, such as transe, whose vectors recipes such as ernie read.
         settings: Settings of the recipe to change: train.lr=3e-4
-        nodes: Plan the run for a cluster of so many machines instead: memory, what is sent, time, the best mesh.
-        gpus: GPUs of each of these machines; 8 unless given.
-        gpu: Their kind: a100, h100, h200 or b200.
+        nodes: Plan the run for a cluster of this many machines instead: memory, communication, time, the best mesh.
+        gpus: Number of GPUs in each of these machines; 8 unless given.
+        gpu: Kind of these GPUs: a100, h100, h200 or b200.
     """
     recipe, corpus = require_recipe(recipe), require_corpus(corpus)
     entities = None if entities is None else require_path("entities", entities, "a run on a graph")
@@ -68,13 +68,13 @@ def bench(
     on_stage: Callable[[str], None] | None = None,
     on_result: Callable[[Bench], None] | None = None,
 ) -> Bench:
-    """Measure this machine: tokens/s, share of its peak, the best micro-batch, where the time goes.
+    """Measure how fast this machine trains: tokens/s, share of its peak, best micro-batch, where time goes.
 
     Args:
         recipe: A recipe: a name, or a .yaml file; without one, bert-base on a GPU, bert-mini with small steps on a CPU.
         corpus: A prepared corpus; without one, words are drawn at random.
         settings: Settings of the recipe to change: train.micro_tokens=4096
-        seconds: For each micro-batch, once it runs at speed.
+        seconds: Seconds to measure each micro-batch for, after its warm-up.
         on_stage: Receives the name of what is being measured.
         on_result: Receives the results so far: before the first micro-batch, and after each.
     """
@@ -103,7 +103,7 @@ def pretrain(
     settings: Mapping[str, object] | None = None,
     quiet: bool = False,
 ) -> Run:
-    """Pre-train a recipe on a corpus, or go on with a model; a kill at any moment loses nothing.
+    """Pre-train a model on a corpus, or continue to train one; a kill at any moment loses nothing.
 
     Stopped by SIGTERM or Ctrl-C, it leaves a checkpoint to resume from, and the run is unfinished. A run, or a folder
     of transformers, in the place of the recipe goes on from its weights (continued pre-training): give a budget.
@@ -114,9 +114,9 @@ def pretrain(
             prepared with its tokenizer (--tokenizer RUN).
         out: The folder of the new run.
         start: A run of another recipe whose weights are taken over where names and shapes agree: BERT's for ernie.
-        entities: A run of a graph embedding: the vectors of a recipe that reads entities, such as ernie.
+        entities: A run of a graph embedding, such as transe, whose vectors recipes such as ernie read.
         settings: Settings of the recipe to change: train.lr=3e-4
-        quiet: No progress.
+        quiet: Print no progress.
     """
     from etude.pretraining import pretrain as pretraining
 
@@ -137,15 +137,17 @@ def distill(
     settings: Mapping[str, object] | None = None,
     quiet: bool = False,
 ) -> Run:
-    """Train a student on its teacher's answers; 'etude pretrain --resume' goes on after a stop.
+    """Train a small model, the student, on the predictions of a larger one, its teacher.
+
+    After a stop, 'etude pretrain --resume' continues it.
 
     Args:
         recipe: The student: a recipe's name, or a .yaml file.
         corpus: A corpus prepared with the teacher's tokenizer.
-        teacher: A run of a masked model, or a folder of one.
+        teacher: A run of a masked model; 'etude import' makes one of a published model.
         out: The folder of the new run.
         settings: Settings to change: train.steps=20000 distill.temperature=4
-        quiet: No progress.
+        quiet: Print no progress.
     """
     from etude.pretraining.distill import distill as distill_run
 
@@ -155,12 +157,12 @@ def distill(
 
 
 def resume(run: str | Path | Run, *, corpus: str | Path | None = None, quiet: bool = False) -> Run:
-    """Go on with a run that was stopped, from its last complete checkpoint: a pre-training or a fine-tuning.
+    """Continue a run that was stopped, from its last complete checkpoint: a pre-training or a fine-tuning.
 
     Args:
         run: The folder of the run.
         corpus: Of a pre-training: where its corpus is now, if it was moved.
-        quiet: No progress.
+        quiet: Print no progress.
     """
     from etude.pretraining import pretrain as pretraining
     from etude.verbs.transfer import is_finetuning, resume_finetune
