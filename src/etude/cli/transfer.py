@@ -24,7 +24,7 @@ def present_finetune(call: Call[TaskRun], *, resume: Path | None = None) -> None
     """Prints the scores on dev; a suite and --resume are verbs of their own.
 
     Args:
-        resume: Go on with this run.
+        resume: Continue this run, which was stopped, from its last checkpoint.
     """
     options = call.options
     if resume is not None:
@@ -80,12 +80,12 @@ def present_augment(call: Call[AugmentCounts], *, quiet: bool = False) -> None:
     """Prints how many examples and copies were written.
 
     Args:
-        quiet: No progress.
+        quiet: Print no progress.
     """
 
     def print_progress(read: int, written: int) -> None:
         if sys.stderr.isatty() and not quiet:
-            echo(f"\r{read:,} examples read, {written:,} made", nl=False, err=True)
+            echo(f"\r{read:,} examples read, {written:,} written", nl=False, err=True)
 
     counts = call(on_progress=print_progress)
     if not quiet:
@@ -97,7 +97,7 @@ def present_prompt(call: Call[PromptResult], *, json: bool = False) -> None:
     """Prints a table of scores by shots.
 
     Args:
-        json: One JSON object.
+        json: Print one JSON object instead of the table.
     """
 
     def print_progress(answered: int, total: int) -> None:

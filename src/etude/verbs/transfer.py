@@ -41,26 +41,27 @@ def finetune(
 ) -> TaskRun:
     """Fine-tune a run on a task, or train a head on its features.
 
-    Several values of a setting, or several seeds, are so many runs: the best setting is chosen on dev, and the spread
+    Several values of a setting, or several seeds, are as many runs: the best setting is chosen on dev, and the spread
     over seeds is stored in trials.json.
 
     Args:
         run: A run, or a folder of transformers.
         task: A task, or a data set by its name: 'etude tasks' lists them.
-        train: The examples to learn from; of a suite (glue), its folder.
+        train: A file of labelled examples to train on; of a suite (glue), its folder.
         out: The folder of the new run.
-        dev: The examples the best weights are chosen on.
+        dev: A file of labelled examples, on which the best checkpoint is chosen and scored.
         settings: Settings to change: train.lr=3e-5 task.dropout=0.2 transfer.frozen=true
-        teacher: Learn the task from this run of it; settings such as distill.soft_weight=0.5 say how.
-        columns: role=name of a column: -c text=review -c label=stars
-        text: The column of the text.
-        label: The column of the label.
-        lr: A rate, or rates to choose from on dev: 2e-5,3e-5,5e-5
+        teacher: Distil the task from this run, which was fine-tuned on it; settings such as distill.soft_weight=0.5 say
+            how.
+        columns: Which column holds what, as role=name: -c text=review -c label=stars
+        text: Name of the column that holds the text.
+        label: Name of the column that holds the label.
+        lr: A learning rate, or several to choose from on dev: 2e-5,3e-5,5e-5
         vary: Values of a setting to compare on dev: task.pooling=start,mean,max,last
         compare_poolings: Compare features and fine-tuning under all four poolings, in one table.
-        seeds: So many runs; mean and deviation.
-        skip_bad: Leave bad examples out, and count them.
-        quiet: No progress.
+        seeds: Number of runs, each with another seed; their mean and standard deviation are printed.
+        skip_bad: Leave out invalid examples and count them, instead of stopping.
+        quiet: Print no progress.
     """
     require_at_least("seeds", seeds, 1)
     run, train = require_path("run", run, PRETRAINED), require_path("train", train, EXAMPLES)
@@ -111,8 +112,8 @@ def finetune_suite(
         train: The folder of all its tasks.
         out: The folder of the new runs.
         settings: Settings to change: train.lr=3e-5
-        skip_bad: Leave bad examples out, and count them.
-        quiet: No progress.
+        skip_bad: Leave out invalid examples and count them, instead of stopping.
+        quiet: Print no progress.
     """
     from etude.transfer.suite import run_suite
     from etude.verbs.task_run import SuiteRun
@@ -129,11 +130,11 @@ def is_finetuning(folder: str | Path) -> bool:
 
 
 def resume_finetune(run: str | Path, *, quiet: bool = False) -> TaskRun:
-    """Go on with a fine-tuning, or with a comparison of several, that was stopped.
+    """Continue a fine-tuning, or with a comparison of several, that was stopped.
 
     Args:
         run: The folder of the run.
-        quiet: No progress.
+        quiet: Print no progress.
     """
     from etude.runs.completion import complete_finished
     from etude.transfer import finetune as single
@@ -172,21 +173,21 @@ def augment(
     device: str | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> AugmentCounts:
-    """Write examples and copies of them in which a masked model exchanged some words.
+    """Write labelled examples, and copies of them in which a masked model replaced some words.
 
     Args:
         run: A run, a folder of transformers, or hf:ID of the hub.
         file: Labelled examples, as 'etude finetune' reads them.
-        out: The file of examples and copies, .jsonl.
-        task: Whose examples they are: classify, pair, similarity.
-        copies: Of each text, at most; none comes twice.
-        rate: The chance of a word to be exchanged.
-        candidates: Words that one may be exchanged for.
-        vectors: A run or a file of word vectors, for words of several pieces.
-        seed: Another seed makes other copies.
-        columns: role=name of a column: -c text=review
-        text: The column of the text.
-        device: cpu or cuda; a GPU where there is one.
+        out: The .jsonl file to write.
+        task: The task of the examples: classify, pair or similarity.
+        copies: Most copies of each text; none is written twice.
+        rate: Probability that a word is replaced.
+        candidates: Number of words that a replacement is drawn from.
+        vectors: A run or a file of word vectors: their neighbours replace words that the tokenizer cuts into pieces.
+        seed: Seed of the replacements: another seed makes other copies.
+        columns: Which column holds what, as role=name: -c text=review -c label=stars
+        text: Name of the column that holds the text.
+        device: Where to compute: cpu, cuda or cuda:N; a GPU where there is one, unless given.
         on_progress: Receives the examples read, and those written.
     """
     file = require_path("file", file, EXAMPLES)
@@ -226,19 +227,19 @@ def prompt(
     device: str | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> PromptResult:
-    """Score a causal model on a task in words, with no, one or a few examples shown.
+    """Score a causal model on a task written as a prompt, with zero, one or a few examples in it.
 
     Args:
         run: A run, a folder of transformers, or hf:ID of the hub.
-        file: The task in words, a .yaml file; docs/prompting.md shows some.
-        shots: How many examples are shown before each: numbers with commas.
-        train: Examples to show, in place of the file's.
-        test: Examples to ask, in place of the file's.
-        limit: Ask only the first so many.
-        seed: Another seed shows other examples.
-        skip_bad: Leave bad examples out.
-        predictions: Write the answers here, one JSON object a line.
-        device: cpu or cuda; a GPU where there is one.
+        file: The task as a prompt, a .yaml file; docs/prompting.md shows some.
+        shots: Numbers of examples shown before each question, with commas.
+        train: A file of examples to show, in place of the one named in the prompt file.
+        test: A file of examples to ask, in place of the one named in the prompt file.
+        limit: Ask only this many examples, the first ones.
+        seed: Seed that chooses the examples shown.
+        skip_bad: Leave out invalid examples, instead of stopping.
+        predictions: Write the answers to this file, one JSON object a line.
+        device: Where to compute: cpu, cuda or cuda:N; a GPU where there is one, unless given.
         on_progress: Receives how many of how many questions have been asked.
     """
     import json
