@@ -26,7 +26,7 @@ def present_evaluate(call: Call[dict[str, Score]], *, json: bool = False) -> Non
     """Prints one score a line.
 
     Args:
-        json: One JSON object.
+        json: Print one JSON object instead of the lines.
     """
     scores = call()
     if json:
@@ -96,7 +96,7 @@ def present_translate(
 
     Args:
         reference: Score the translations against the lines of this file: BLEU and chrF, on standard error.
-        tokenizer: Of BLEU, as sacrebleu names them; by the language of the references unless given.
+        tokenizer: Tokenizer of BLEU by sacrebleu's name, such as 13a; by the language of the references unless given.
     """
     if reference is None and tokenizer is not None:
         raise UserError("--tokenizer is of BLEU: give the translations to compare with, --reference FILE.")

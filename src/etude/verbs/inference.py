@@ -43,8 +43,9 @@ def load(
 
     Args:
         source: A run (finished, or its last checkpoint), a saved baseline, a folder of transformers, or hf:ID.
-        device: cpu or cuda; a GPU where there is one.
-        dtype: Of the weights of a language model; half precision is faster on a GPU. Answers of a task stay in float32.
+        device: Where to compute: cpu, cuda or cuda:N; a GPU where there is one, unless given.
+        dtype: Type of the weights of a language model; half precision is faster on a GPU. Answers of a task stay in
+            float32.
     """
     from etude.baselines.base import is_baseline
     from etude.inference import model
@@ -113,12 +114,12 @@ def evaluate(
     Args:
         run: A fine-tuned run, a saved baseline, a translation run, or a run on a graph.
         file: Labelled examples, or pairs to translate; of a graph a file of triples, or a split: test unless given.
-        columns: role=name of a column, if not as in training.
-        skip_bad: Leave bad examples out, and count them.
-        report: An HTML page: confusion, worst errors.
-        predictions: Write the answers here too.
-        relations: Of a run on a graph: the scores of each relation, too.
-        graph: Of a run on a graph: where the graph is now, if it was moved.
+        columns: Which column holds what, where it is not called as in training, as role=name: -c text=review
+        skip_bad: Leave out invalid examples and count them, instead of stopping.
+        report: Write an HTML page here: confusion matrix, worst errors.
+        predictions: Write the answers to this file, too.
+        relations: Of a run on a graph: print the scores of each relation, too.
+        graph: Of a run on a graph: the folder of the graph, if it was moved.
     """
     from etude.inference.graph_model import is_graph_run
     from etude.inference.translation_evaluation import is_translation_run
@@ -200,13 +201,14 @@ def predict(
     columns: Mapping[str, str] | None = None,
     skip_bad: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Answer plain texts, JSON objects or the examples of a file (.csv …): one JSON line each, in order.
+    """Answer texts, JSON objects or the examples of a file (.csv …) by a fine-tuned run: one JSON line each.
 
     Args:
         run: A fine-tuned run, or a saved baseline.
         file: Lines, or a file of examples; standard input if left out.
-        columns: role=name of a column, if not as in training.
-        skip_bad: Answer a bad line by {"error": ...}; leave bad records of a table out.
+        columns: Which column holds what, where it is not called as in training, as role=name: -c text=review
+        skip_bad: Answer an invalid line with {"error": ...}, and leave invalid records of a table out,
+            instead of stopping.
     """
     from etude.inference.predictor import holds_lines
     from etude.tasks.example_filter import warn_bad
@@ -257,12 +259,12 @@ def features(
     """Write the hidden states of texts as arrays: (texts, layers, width), or one array a text with --pool none.
 
     Args:
-        run: Any run.
+        run: A run of a model of text.
         file: One text a line, or examples with a text column.
-        out: The .npz file.
-        layers: last, last4, all, or numbers such as 0,-1.
-        pool: One vector a text; none: one a token.
-        text: The column of the text.
+        out: The .npz file to write.
+        layers: Layers to write: last, last4, all, or numbers such as 0,-1; 0 is the embedding, -1 the last layer.
+        pool: How the states of a text become one vector; none writes one for each token.
+        text: Name of the column that holds the text.
     """
     from etude.inference.features import extract_file
 
@@ -294,21 +296,22 @@ def generate(
 
     Args:
         run: A run, a folder of transformers, or hf:ID of the hub.
-        prompts: Texts to go on with; none: from nothing.
-        tokens: How many at most.
-        temperature: 0: always the likeliest token; 1: as the model says.
-        top_k: Only among so many of the likeliest tokens.
-        top_p: Only among the likeliest with this share together.
-        top_p_rule: gpt2: leave out the token that crosses the share, as GPT-2's code.
-        samples: Of each prompt.
-        seed: Another seed is another text.
-        stop: End before this text; may be given several times.
-        past_end: Go on past end-of-text.
-        overflow: When the context is full: slide, or stop.
-        beams: Beam search with so many beams, in place of sampling.
-        penalty: Of length, in beam search.
-        device: cpu or cuda; a GPU where there is one.
-        dtype: Of the weights; half precision is faster on a GPU.
+        prompts: Texts to continue; without one, the model begins a text of its own.
+        tokens: Most tokens to generate.
+        temperature: Of sampling: 0 takes the likeliest token each time, 1 draws by the model's own probabilities.
+        top_k: Draw only from this many of the likeliest tokens.
+        top_p: Draw only from the likeliest tokens that together have this share of the probability.
+        top_p_rule: Whether the token that crosses the share of top_p may be drawn: usual, yes; gpt2, no (as GPT-2's
+            code).
+        samples: Number of continuations of each prompt.
+        seed: Seed of sampling: another seed is another text.
+        stop: End a continuation before this text; may be given several times.
+        past_end: Do not stop at the end-of-text token.
+        overflow: When the context is full, slide drops its older half and goes on, and stop ends the text.
+        beams: Search with this many beams, in place of sampling.
+        penalty: Length penalty of the beam search: 0 prefers short texts, larger values longer ones.
+        device: Where to compute: cpu, cuda or cuda:N; a GPU where there is one, unless given.
+        dtype: Type of the weights; half precision is faster on a GPU.
         on_text: Receives the text as it is written: the number of the continuation, and the next piece of it.
     """
     from etude.inference.generation import Sample, Sampling, write
@@ -368,16 +371,17 @@ def translate(
     Args:
         run: A run of a translation recipe, or one that was fine-tuned for the task translate.
         file: One text a line; standard input if left out.
-        beams: Hypotheses kept; 1 takes the likeliest token each time.
-        penalty: Of length: 0 prefers short translations, 0.6 is the Transformer paper's.
-        coverage: What source tokens that no target token looks at cost; 0: nothing.
-        best: So many translations of each line, best first.
-        temperature: Draw each token at random in the place of a search: 1 as they are, less for likelier ones.
-        top_k: Draw from the so many likeliest tokens.
-        top_p: Draw from the likeliest tokens that have this share of the probability together.
-        seed: Of the draw.
-        device: cpu or cuda; a GPU where there is one.
-        dtype: Of the weights; half precision is faster on a GPU.
+        beams: Number of beams (hypotheses kept); 1 takes the likeliest token each time.
+        penalty: Length penalty: 0 prefers short translations, 0.6 is the Transformer paper's.
+        coverage: Coverage penalty: the cost of source tokens that no target token attends to; 0 for none.
+        best: Number of translations to write of each line, best first.
+        temperature: Draw each token at random instead of searching: 1 by the model's probabilities, below 1 likelier
+            ones.
+        top_k: Draw only from this many of the likeliest tokens.
+        top_p: Draw only from the likeliest tokens that together have this share of the probability.
+        seed: Seed of the draw.
+        device: Where to compute: cpu, cuda or cuda:N; a GPU where there is one, unless given.
+        dtype: Type of the weights; half precision is faster on a GPU.
     """
     if (temperature, top_k, top_p) == (None, None, None):
         refuse_given({"seed": (seed, 0)}, "is of a draw: give --temperature, --top-k or --top-p, too.")
@@ -412,9 +416,9 @@ def fill(
 
     Args:
         run: A run, a folder of transformers, or hf:ID of the hub.
-        text: With a blank, written [MASK]: "The [MASK] sat."
-        top: Guesses for each blank.
-        device: cpu or cuda; a GPU where there is one.
+        text: A text with blanks, each written [MASK]: "The [MASK] sat."
+        top: Number of guesses for each blank.
+        device: Where to compute: cpu, cuda or cuda:N; a GPU where there is one, unless given.
     """
     guesses: Any = _open_model(run, device).fill(text, top)
     return guesses if isinstance(guesses[0], list) else [guesses]
@@ -433,9 +437,9 @@ def perplexity(
     Args:
         run: A run, a folder of transformers, or hf:ID of the hub.
         text: A text file, or a prepared corpus, by its folder or its URL.
-        stride: Tokens between windows; half the context unless given.
-        part: Of a corpus: train or valid.
-        device: cpu or cuda; a GPU where there is one.
+        stride: Tokens from the start of one window to the next; half the context unless given.
+        part: Which part of a corpus: train, or valid, the held-out one.
+        device: Where to compute: cpu, cuda or cuda:N; a GPU where there is one, unless given.
     """
     from etude.inference.perplexity import perplexity as measure
     from etude.inference.perplexity import pseudo_perplexity
