@@ -22,8 +22,8 @@ def present_study(call: Call[Report], *, dry_run: bool = False, quiet: bool = Fa
     """Prints the leaderboard and the claims.
 
     Args:
-        dry_run: Show the cells, their cost and what is cached.
-        quiet: Only the result.
+        dry_run: Only show the cells, their cost and what is cached; run nothing.
+        quiet: Print only the result.
     """
     console = _console()
     arguments = call.arguments

@@ -50,26 +50,26 @@ def study(
     """Compare recipes on your text and tasks for the same compute; a kill at any moment loses nothing.
 
     Args:
-        file: A study, such as studies/mlm-vs-electra.yaml
+        file: A study, a .yaml file such as studies/mlm-vs-electra.yaml
         settings: Settings of the study to change: seeds.pretrain=1
-        out: Its folder; runs/study-NAME if not given.
-        budget: In place of the study's: 10m, 2h, 1e12 (FLOPs), 5e6tokens.
-        on: Where cells run: here, in processes of this machine, or on ray.
-        workers: So many local processes (means --on processes).
-        gpu: Take the study's section 'gpu'.
-        text: In place of the study's: files, or a prepared corpus.
-        data: The folder that the tasks' files lie under.
-        device: cpu or cuda; a GPU if there is one.
-        cell: Only this cell, by the first letters.
-        retry: Try cells again that failed before.
-        report_only: Do no cell: write the report of what there is.
-        minutes: Start no cell that would end later; those that settle a claim soonest come first.
-        import_cells: Cells from elsewhere, written by --export-cells.
+        out: The folder of its cells and results; runs/study-NAME unless given.
+        budget: Budget in place of the study's: 10m, 2h, 1e12 (FLOPs), 5e6tokens.
+        on: Where cells run: here, one after another; in several processes of this machine; or on ray, a Ray cluster.
+        workers: Number of processes on this machine; implies --on processes, which starts 2 unless given.
+        gpu: Use the settings of the study's section 'gpu', for a machine with a GPU.
+        text: Text in place of the study's: a file, or a prepared corpus; may be given several times for files.
+        data: The folder that paths of the tasks' files are relative to, in place of the study's.
+        device: Where to compute: cpu, cuda or cuda:N; a GPU where there is one, unless given.
+        cell: Only this cell (one pre-training or one transfer), by the first letters of its key.
+        retry: Run cells again that failed before.
+        report_only: Run no cell; write the report of those that are done.
+        minutes: Start no cell that would end after this many minutes; cells that settle a claim soonest come first.
+        import_cells: A zip of cells from another machine, written by --export-cells; may be given several times.
         export_cells: Write scores, outcomes and curves of all finished cells (no weights) into this zip, as they come.
-        any_version: Cells that another version of the code or of torch has done count, if their settings, text and data
-            are the same; the report tells how many versions there are.
-        others: More studies, run from the same queue; each has a folder under -o. Also as further words.
-        language: The report opens in en or ko.
+        any_version: Also use cells that another version of the code or of torch has computed, if their settings, text
+            and data are the same; the report states how many versions there are.
+        others: More studies, run from the same queue, each in a folder under -o; FILE may also be several files.
+        language: Language in which the report opens: English or Korean.
         on_progress: Receives a line for each cell that is done.
     """
     require_at_least("workers", workers, 1)
@@ -181,17 +181,17 @@ def plan_study(
     """The cells of a study, their cost and what is cached; nothing is written.
 
     Args:
-        file: A study, such as studies/mlm-vs-electra.yaml
+        file: A study, a .yaml file such as studies/mlm-vs-electra.yaml
         settings: Settings of the study to change: seeds.pretrain=1
-        out: Its folder; runs/study-NAME if not given.
-        budget: In place of the study's: 10m, 2h, 1e12 (FLOPs), 5e6tokens.
-        gpu: Take the study's section 'gpu'.
-        text: In place of the study's: files, or a prepared corpus.
-        data: The folder that the tasks' files lie under.
-        device: cpu or cuda; a GPU if there is one.
-        cell: Only this cell, by the first letters.
+        out: The folder of its cells and results; runs/study-NAME unless given.
+        budget: Budget in place of the study's: 10m, 2h, 1e12 (FLOPs), 5e6tokens.
+        gpu: Use the settings of the study's section 'gpu', for a machine with a GPU.
+        text: Text in place of the study's: a file, or a prepared corpus; may be given several times for files.
+        data: The folder that paths of the tasks' files are relative to, in place of the study's.
+        device: Where to compute: cpu, cuda or cuda:N; a GPU where there is one, unless given.
+        cell: Only this cell (one pre-training or one transfer), by the first letters of its key.
         import_cells: Cells from elsewhere count as cached; they are not written either.
-        any_version: Cells that another version of the code or of torch has done count.
+        any_version: Also use cells that another version of the code or of torch has computed.
         shares_folder: The folder is that of several studies; this one has its own inside.
         on_progress: Receives a line for each archive of cells.
     """
@@ -254,21 +254,22 @@ def pick(
         text: Plain text to learn from: files, folders, or one prepared corpus; task.NAME=VALUE sets the task.
         task: classify, pair, tag …: 'etude tasks' lists them.
         train: Labelled examples.
-        out: Where everything goes; the model will be in OUT/best.
-        minutes: For all of it.
-        dev: To choose on; folds of train if not given.
-        test: To report on; a fifth of train if not given.
+        out: The folder for everything that is written; the model will be in OUT/best.
+        minutes: Minutes for all of it, from reading the labels to the final model.
+        dev: Labelled examples to choose the model on; folds of train unless given.
+        test: Labelled examples for the final score; a fifth of train unless given.
         start: A run or a folder of transformers to start from, as FOLDER or NAME=FOLDER; may be given several times.
-        recipes: To pre-train from scratch, with commas: bert-mini,electra-small
-        columns: role=name of a column: -c text=review
+        recipes: Recipes to pre-train from scratch, with commas, as in bert-mini,electra-small; unless given,
+            some that suit the device.
+        columns: Which column holds what, as role=name: -c text=review -c label=stars
         text_field: Field or column that holds the text of a record; of one source: FILE=FIELD.
-        errors: 'replace' goes on at invalid UTF-8 in the text, with U+FFFD in its place.
-        unique: Drop exact duplicates of documents of the text.
-        skip_bad: Leave bad labelled examples out instead of refusing them.
-        score: What to choose by, such as macro_f1; the task's own if not given.
-        accuracy: Answer "don't know" where the answers would be right less often than this, as in 0.95.
-        device: cpu or cuda; a GPU if there is one.
-        seed: Of splits, draws and first weights.
+        errors: At invalid UTF-8 in the text 'strict' stops with an error, and 'replace' puts U+FFFD in its place.
+        unique: Drop documents of the text that are exact duplicates of others.
+        skip_bad: Leave out invalid labelled examples and count them, instead of stopping.
+        score: Measure to choose the model by, such as macro_f1; the task's own unless given.
+        accuracy: Accuracy that answers shall have, as in 0.95; where the model is less sure, it answers "don't know".
+        device: Where to compute: cpu, cuda or cuda:N; a GPU where there is one, unless given.
+        seed: Seed of splits, samples and initial weights.
         on: Where models are pre-trained and fine-tuned: here, or on ray, a cluster that sees the same folders.
         on_progress: Receives a line for each contender and round.
     """
@@ -327,11 +328,11 @@ def demo(
     """Compare several ways to pre-train, at toy size and equal compute, in about five minutes on an idle CPU.
 
     Args:
-        out: Where everything goes.
+        out: The folder for everything that is written.
         language: The language of the world's text.
-        minutes: What it plans for; on a busy machine it takes longer.
-        workers: Processes; as many as cores, four at most.
-        seed: Another seed is another town.
+        minutes: Minutes to plan for; on a busy machine it takes longer.
+        workers: Number of processes; one for each core unless given, four at most.
+        seed: Seed of the town: another seed is another town.
         on_progress: Receives a line for each step.
     """
     require_at_least("minutes", minutes, 0.5)
