@@ -33,7 +33,7 @@ def recipes(name: str | None = None, *, settings: Mapping[str, object] | None = 
     """List the recipes with parameters and FLOPs a token, or print one.
 
     Args:
-        name: Only this recipe, resolved: a name, or a .yaml file.
+        name: Print this recipe with every setting: a name, or a .yaml file.
         settings: Settings of it to change: model.layers=6
     """
     from etude.recipes import document
@@ -75,7 +75,7 @@ def tasks(name: str | None = None) -> TaskCatalog:
     """List the tasks: their scores, files and columns, with the names those have in published files.
 
     Args:
-        name: All settings of this task: task.* and transfer.*
+        name: Print all settings of this task (task.* and transfer.*), or of this data set's.
     """
     from etude.models.transfer_settings import TransferSettings
     from etude.recipes.datasets import DATASETS

@@ -26,7 +26,7 @@ class ModelImport:
 
 
 def import_(source: str | Path | Run, *, out: str | Path) -> ModelImport:
-    """Turn a published model into a run.
+    """Turn a published model, in its own file format, into a run that every command takes.
 
     Args:
         source: A folder of transformers, OpenAI's GPT-1, ELMo, hf:ID of the hub, or a file of word vectors.
@@ -87,8 +87,8 @@ def export(
 
     Args:
         run: A finished run, or a saved baseline, which becomes a folder that needs numpy alone.
-        out: The new folder; of word vectors and of a run on a graph, the new file.
-        form: Of a file of word vectors; by its name if left out (.vec, .bin).
+        out: The folder to write; of word vectors and of a run on a graph, the file.
+        form: Format of a file of word vectors; by its name (.vec, .bin) unless given.
     """
     from etude.baselines.base import is_baseline
     from etude.hub.exporter import export_run

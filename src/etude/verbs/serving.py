@@ -44,18 +44,18 @@ def serve(
 
     Args:
         runs: Runs, baselines, folders of transformers, or hf:ID of the hub.
-        host: Where to listen; 0.0.0.0 lets other machines in, which need a token.
-        port: 0: any that is free.
+        host: Address to listen on; 0.0.0.0 lets other machines in, which need a token.
+        port: Port to listen on; 0 takes any that is free.
         board: A folder of runs and studies to show: live curves, cards, comparisons, reports.
-        device: cpu or cuda; a GPU where there is one.
+        device: Where to compute: cpu, cuda or cuda:N; a GPU where there is one, unless given.
         token_file: A file with the bearer token that requests must bring; ETUDE_TOKEN does the same.
-        name: A further name under which requests are answered, such as that of a proxy; may be given again.
-        queue: Requests that wait at most; others are answered 429.
-        batch: Requests answered in one forward pass at most; 1: each alone.
+        name: Another host name under which requests are answered, such as a proxy's; may be given several times.
+        queue: Most requests that wait; further ones are answered 429.
+        batch: Most requests answered in one forward pass; 1 answers each alone.
         workers: Forward passes at once on a CPU, each on its share of the cores; up to 4 unless given.
-        wait_ms: Milliseconds a request waits at most for others that are arriving.
-        timeout: Seconds until a request is answered 503.
-        quiet: No line a request.
+        wait_ms: Most milliseconds a request waits for others, to be answered in one pass with them.
+        timeout: Seconds after which a request is answered 503.
+        quiet: Log no line for each request.
         on_start: Receives the server once it listens.
     """
     import logging
