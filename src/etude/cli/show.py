@@ -27,9 +27,9 @@ def present_attention(call: Call[Attention], *, head: int | None = None, top: in
     """Prints a table of heads, what a head looks at, or everything as JSON.
 
     Args:
-        head: With --layer: what this head looks at, token by token.
-        top: How many to show.
-        json: Tokens, weights and habits as one JSON object.
+        head: With --layer: show what this head attends to, token by token; counted from 0.
+        top: Number of attended tokens to show for each token.
+        json: Print tokens, weights and habits as one JSON object.
     """
     require_at_least("top", top, 1)
     out, layer = call.options["out"], call.options["layer"]
@@ -70,8 +70,8 @@ def present_batch(call: Call[TrainingBatch], *, tokens: int = 120, json: bool = 
     """Prints the sequences with marks, or everything as JSON.
 
     Args:
-        tokens: Of each sequence at most.
-        json: Everything as one JSON object.
+        tokens: Most tokens to show of each sequence.
+        json: Print everything as one JSON object.
     """
     require_at_least("tokens", tokens, 1)
     _refuse_page_and_json(call, json)
@@ -94,7 +94,7 @@ def present_mix(call: Call[list[Mix]], *, json: bool = False) -> None:
     """Prints a bar for each layer, or everything as JSON.
 
     Args:
-        json: One JSON object a mix.
+        json: Print one JSON object for each mix.
     """
     mixes = call()
     from etude.view.mix import format_mixes
@@ -106,7 +106,7 @@ def present_heads(call: Call[HeadReport], *, top: int = 20) -> None:
     """Prints a line for each relation, the most frequent first, and the loss without heads.
 
     Args:
-        top: How many relations to show.
+        top: Number of relations to show.
     """
     require_at_least("top", top, 1)
     report = call()
@@ -121,8 +121,8 @@ def present_paths(call: Call[PathExplanation], *, top: int = 3, json: bool = Fal
     """Prints the answers, the likeliest first, with their heaviest paths.
 
     Args:
-        top: How many paths of each answer to show.
-        json: Everything as one JSON object.
+        top: Number of paths to show of each answer.
+        json: Print everything as one JSON object.
     """
     require_at_least("top", top, 1)
     _refuse_page_and_json(call, json)
@@ -155,7 +155,7 @@ def present_scores(call: Call[list[Similarity | Analogies]], *, json: bool = Fal
     """Prints the agreement with people, file by file.
 
     Args:
-        json: One JSON object a file.
+        json: Print one JSON object for each file.
     """
     scores = call()
     from etude.view.word_scores import describe
@@ -168,7 +168,7 @@ def present_unknown(call: Call[Coverage], *, top: int = 20) -> None:
     """Prints which words are known and how, and the most frequent unknown ones.
 
     Args:
-        top: How many to show.
+        top: Number of unknown words to show.
     """
     require_at_least("top", top, 1)
     coverage = call()

@@ -39,15 +39,15 @@ def attention(
     out: str | Path | None = None,
     device: str | None = None,
 ) -> Attention:
-    """Show what the heads of a Transformer look at in a text, and what each makes a habit of.
+    """Show what each head of a Transformer attends to in a text, and where most of its weight goes.
 
     Args:
         run: A run, a folder of transformers, or hf:ID of the hub.
-        text: What the model reads.
+        text: The text that the model reads.
         second: A second text: the two as a pair; of a translation model, the target whose alignment is shown.
-        layer: One layer alone, from 0.
-        out: Write the maps of all heads as a page, .html.
-        device: cpu or cuda; a GPU where there is one.
+        layer: Only this layer, counted from 0.
+        out: Write the maps of all heads as a page to this .html file.
+        device: Where to compute: cpu, cuda or cuda:N; a GPU where there is one, unless given.
     """
     page_file = _check_page(out, "maps are")
     require_device(device)
@@ -76,16 +76,16 @@ def heads(
     out: str | Path | None = None,
     device: str | None = None,
 ) -> HeadReport:
-    """Find which head finds which relation of a treebank, beside fixed offsets, and the loss without heads.
+    """Find the attention head that matches each relation of a treebank best, and the loss without heads.
 
     Args:
         run: A run, a folder of transformers, or hf:ID of the hub.
         treebank: Sentences with tokens, head (from 1, 0 for the root) and deprel, such as .jsonl.
-        sentences: How many to read: half of them to choose heads and offsets, half to score them.
-        least: Arcs that a relation must have in each half; rarer ones are left out.
-        pruning: Sentences to measure the loss on without heads; 0 for none.
-        out: Write everything as a page, .html.
-        device: cpu or cuda; a GPU where there is one.
+        sentences: Number of sentences to read: half of them to choose heads and offsets, half to score them.
+        least: Fewest arcs of a relation in each half; rarer relations are left out.
+        pruning: Number of sentences on which the loss is measured without heads; 0 for none.
+        out: Write everything as a page to this .html file.
+        device: Where to compute: cpu, cuda or cuda:N; a GPU where there is one, unless given.
     """
     require_at_least("sentences", sentences, 2)
     require_at_least("least", least, 1)
@@ -114,13 +114,13 @@ def paths(
     out: str | Path | None = None,
     device: str | None = None,
 ) -> PathExplanation:
-    """Explain an answer: what joins a question with its answers in a graph, and what KagNet attends to.
+    """Explain an answer by a graph: the paths from question to choices, and what KagNet attends to.
 
     Args:
         run: A run fine-tuned as graph_choice.
         question: A file with a question and its choices as a JSON object, or the object itself.
-        out: Write the graphs of all answers as a page, .html.
-        device: cpu or cuda; a GPU where there is one.
+        out: Write the graphs of all choices as a page to this .html file.
+        device: Where to compute: cpu, cuda or cuda:N; a GPU where there is one, unless given.
     """
     page_file = _check_page(out, "paths are")
     require_device(device)
@@ -171,7 +171,7 @@ def _read_question(question: str | Path | Mapping[str, object]) -> tuple[Mapping
 
 
 def mix(run: str | Path | Run | TaskModel) -> list[Mix]:
-    """Show what a fine-tuned run takes of each layer: the softmax weights and gamma of its mixes (ELMo).
+    """Show how much of each layer a fine-tuned run uses: the softmax weights and gamma of its mixes (ELMo).
 
     Args:
         run: A run fine-tuned with transfer.combine=mix, or a tagger with task.network.mix.
@@ -192,15 +192,15 @@ def batch(
     out: str | Path | None = None,
     settings: Mapping[str, object] | None = None,
 ) -> TrainingBatch:
-    """Show what a training step reads and what it asks: masked tokens, next tokens, windows, pairs.
+    """Show what a training step reads and what it predicts: masked tokens, next tokens, windows, pairs.
 
     Args:
         recipe: A recipe: a name, or a .yaml file; or a run, of which ELECTRA's generator draws with its own weights.
         corpus: A prepared corpus; of a recipe over triples, a prepared graph.
-        step: Which step, from 0; the same sequences as in a run with this seed.
-        sequences: How many of its sequences to show.
-        entities: A run of a graph embedding: the vectors of a recipe that reads entities, such as ernie.
-        out: Write them as a page, .html.
+        step: Number of the step, from 0; the same sequences as in a run with this seed.
+        sequences: Number of its sequences to show.
+        entities: A run of a graph embedding, such as transe, whose vectors recipes such as ernie read.
+        out: Write the sequences as a page to this .html file.
         settings: Settings of the recipe to change: objective.mask_rate=0.3
     """
     recipe, corpus = require_recipe(recipe), require_corpus(corpus)
@@ -226,7 +226,7 @@ def graph(graph: str | Path | Graph) -> Graph:
     """Describe a graph: entities, relations, triples, degrees, and what was doubtful in its files.
 
     Args:
-        graph: A graph folder.
+        graph: The folder of a prepared graph.
     """
     from etude.graph.graph import Graph
 
@@ -240,13 +240,14 @@ def neighbours(
     top: int = 10,
     unknown: Literal["refuse", "rarest", "random", "zero", "subwords"] = "refuse",
 ) -> dict[str, list[tuple[str, float]]]:
-    """List the words of the largest cosine with a word.
+    """List the nearest words of a word, by the cosine of their vectors.
 
     Args:
         run: A run of word vectors, or a file of vectors.
-        words: Words.
-        top: How many to show.
-        unknown: What stands for an unknown word: mean of the rarest, a random vector, 0, its n-grams.
+        words: Words to find neighbours of.
+        top: Number of neighbours to show.
+        unknown: What to do at a word without a vector: refuse it, or take the mean of the rarest words' vectors, a
+            random one, zeros, or the vector of its n-grams (subwords).
     """
     require_at_least("top", top, 1)
     from etude.hub.vector_runs import open_vectors
@@ -266,8 +267,8 @@ def analogy(
         a: A word, such as man.
         b: A word, such as king.
         c: A word, such as woman.
-        top: How many to show.
-        rule: b - a + c, or cos b cos c / cos a.
+        top: Number of words to show.
+        rule: add ranks words by the cosine with b - a + c, multiply by cos b * cos c / cos a.
     """
     require_at_least("top", top, 1)
     from etude.hub.vector_runs import open_vectors
@@ -283,13 +284,14 @@ def scores(
     most: int = 30_000,
     unknown: Literal["leave", "rarest", "random", "zero", "subwords"] = "leave",
 ) -> list[Similarity | Analogies]:
-    """Compare word vectors with people's judgements: similarity (Spearman) and analogies (accuracy).
+    """Score word vectors on people's judgements: similarity (Spearman) and analogies (accuracy).
 
     Args:
         run: A run of word vectors, or a file of vectors.
-        files: Pairs with scores, or analogies.
-        most: Analogies are answered among so many frequent words.
-        unknown: Pairs with an unknown word: left out, or scored by what stands for it.
+        files: Files of word pairs with scores, or of analogies.
+        most: Answer analogies among this many of the most frequent words.
+        unknown: Pairs with a word without a vector: leave them out, or what stands for the word, as in 'etude show
+            neighbours'.
     """
     require_at_least("most", most, 1)
     from etude.hub.vector_runs import open_vectors
@@ -306,7 +308,7 @@ def unknown(run: str | Path | Run, file: str | Path, *, text: str | None = None)
     Args:
         run: A run of word vectors, or a file of vectors.
         file: One text a line, or examples with a text column.
-        text: The column of the text.
+        text: Name of the column that holds the text.
     """
     from etude.hub.vector_runs import open_vectors
     from etude.inference.features import read_texts
