@@ -28,7 +28,7 @@ COMMANDS = (
     *verify.COMMANDS,
 )
 PANELS = {
-    "Begin": ["demo", "world", "pick", "study"],
+    "Start here": ["demo", "world", "pick", "study"],
     "From text to a model": ["prepare", "check", "pretrain", "distill", "bench", "recipes"],
     "Tasks with labels": ["tasks", "finetune", "evaluate", "predict", "features", "augment"],
     "Use a model": ["fill", "generate", "translate", "prompt", "perplexity", "serve"],
@@ -41,7 +41,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # a fault of ours shows a plain traceback, fit for a report
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="etude COMMAND -h explains a command. Words such as train.steps=500 behind one change its settings.",
+    epilog="'etude COMMAND -h' explains a command. Words such as train.steps=500 after it change its settings.",
 )
 
 
@@ -56,11 +56,13 @@ def _version(requested: bool) -> None:
 @app.callback()
 def etude(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show an error's traceback; may stand anywhere.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Print an error's traceback; may stand anywhere in the line.")
+    ] = False,
 ) -> None:
-    """Learn language from plain text first and the task second."""
+    """Pre-train language models on plain text, then teach them a task."""
 
 
 for command in sorted(COMMANDS, key=lambda command: ORDER.index(command.called)):
