@@ -40,7 +40,7 @@ from etude.text.tokenizer.special_tokens import Specials
 
 
 class Settings(ModelSettings):
-    layers: int = Field(ge=1, le=MAX_LAYERS, description="of the encoder")
+    layers: int = Field(ge=1, le=MAX_LAYERS, description="layers of the encoder")
     decoder_layers: int | None = Field(
         default=None, ge=1, le=MAX_LAYERS, description="as many as the encoder unless given"
     )
@@ -48,18 +48,22 @@ class Settings(ModelSettings):
     heads: int = Field(ge=1)
     feedforward: int | None = Field(default=None, ge=1, description="inner width; 4 * width unless given")
     vocab: int | None = Field(default=None, ge=1, description="filled from the corpus")
-    target_vocab: int | None = Field(default=None, ge=1, description="of targets with a tokenizer of their own")
+    target_vocab: int | None = Field(
+        default=None, ge=1, description="vocabulary of the targets, where they have a tokenizer of their own"
+    )
     context: int = Field(ge=1, description="the longest source and the longest target")
-    tables: Literal["shared", "separate"] = Field(default="shared", description="vectors of source and target")
+    tables: Literal["shared", "separate"] = Field(
+        default="shared", description="whether source and target share one table of vectors"
+    )
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    scaled: bool = Field(default=True, description="vectors times sqrt(width)")
+    scaled: bool = Field(default=True, description="token vectors are multiplied by sqrt(width)")
     norm: residual.Placement = "post"
     epsilon: float = Field(default=1e-5, gt=0)
     activation: Activation = "relu"
-    bias: bool = Field(default=True, description="biases of projections and norms")
-    dropout: float = Field(default=0.1, ge=0, lt=1, description="on each residual branch and on the embeddings")
+    bias: bool = Field(default=True, description="projections and norms have biases")
+    dropout: float = Field(default=0.1, ge=0, lt=1, description="dropout on each residual branch and on the embeddings")
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)
-    inner_dropout: float = Field(default=0.0, ge=0, lt=1, description="after the activation; not in the paper")
+    inner_dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout after the activation; not in the paper")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

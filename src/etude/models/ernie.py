@@ -48,9 +48,9 @@ Kind = Literal["sim", "mix", "norm"]
 
 class Settings(transformer.Settings, ReadsEntities):
     layer_kinds: tuple[Kind, ...] = Field(
-        default=(), description="of each layer: sim, mix or norm; sim beyond the last named"
+        default=(), description="kind of each layer: sim, mix or norm (ERNIE); sim beyond the last one named"
     )
-    entity_width: int = Field(default=100, ge=1, description="of the entity vectors")
+    entity_width: int = Field(default=100, ge=1, description="width of the entity vectors")
     entity_heads: int = Field(default=4, ge=1)
     alignment: Alignment = Field(
         default="first", description="which pieces of a mention carry its entity; paper: first, code: all"

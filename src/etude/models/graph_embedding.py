@@ -39,14 +39,18 @@ TINY = 1e-12  # the least norm that a vector is divided by, as torch.nn.function
 
 
 class Settings(ModelSettings):
-    width: int = Field(ge=1, description="of an entity's vector; of a complex one real and imaginary parts together")
+    width: int = Field(
+        ge=1, description="width of an entity's vector; real and imaginary parts of a complex one together"
+    )
     vocab: int | None = Field(default=None, ge=1, description="entities; filled from the graph")
     relations: int | None = Field(default=None, ge=1, description="filled from the graph")
     score: ScoreName = "transe"
-    norm: Literal[1, 2] = Field(default=1, description="of TransE's distance: L1 or L2")
+    norm: Literal[1, 2] = Field(default=1, description="norm of TransE's distance: 1 or 2")
     unit_entities: bool = Field(default=False, description="entities have an L2 norm of 1 (TransE's paper)")
     init: Literal["transe", "range", "normal"] = "transe"
-    init_range: float | None = Field(default=None, gt=0, description="of init range and normal")
+    init_range: float | None = Field(
+        default=None, gt=0, description="bound of init=range, or standard deviation of init=normal"
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

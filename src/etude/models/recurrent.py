@@ -39,16 +39,18 @@ Direction = Literal["forward", "backward"]
 
 class Settings(ModelSettings):
     layers: int = Field(default=2, ge=1, le=MAX_LAYERS)
-    width: int = Field(ge=1, description="of token vectors and of each direction's states")
-    cells: int = Field(ge=1, description="of each LSTM; projected down to width where that is smaller")
+    width: int = Field(ge=1, description="width of token vectors and of each direction's states")
+    cells: int = Field(ge=1, description="cells of each LSTM; projected down to width where that is smaller")
     vocab: int | None = Field(default=None, ge=1, description="filled from the corpus")
-    characters: char_cnn.Settings | None = Field(default=None, description="words by their letters; a table if None")
+    characters: char_cnn.Settings | None = Field(
+        default=None, description="vectors of words are computed from their letters; from a table if None"
+    )
     direction: Literal["both", "forward", "backward"] = "both"
     shared: bool = Field(default=True, description="both directions read the same word vectors; not so in TagLM")
     residual: bool = Field(default=True, description="layers after the first add their input")
     cell_clip: float | None = Field(default=3.0, gt=0)
     projection_clip: float | None = Field(default=3.0, gt=0)
-    dropout: float = Field(default=0.1, ge=0, lt=1, description="on the input of each layer")
+    dropout: float = Field(default=0.1, ge=0, lt=1, description="dropout on the input of each layer")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -40,11 +40,15 @@ from etude.text.tokenizer.special_tokens import Specials
 
 
 class Settings(ModelSettings):
-    layers: int = Field(default=1, ge=1, le=MAX_LAYERS, description="of the encoder and of the decoder")
-    width: int = Field(ge=1, description="of the states of each layer and direction")
-    embedding_width: int | None = Field(default=None, ge=1, description="of token vectors; width unless given")
+    layers: int = Field(default=1, ge=1, le=MAX_LAYERS, description="layers of the encoder and of the decoder")
+    width: int = Field(ge=1, description="width of the states of each layer and direction")
+    embedding_width: int | None = Field(
+        default=None, ge=1, description="width of token vectors; that of the states unless given"
+    )
     vocab: int | None = Field(default=None, ge=1, description="filled from the corpus")
-    target_vocab: int | None = Field(default=None, ge=1, description="of targets with a tokenizer of their own")
+    target_vocab: int | None = Field(
+        default=None, ge=1, description="vocabulary of the targets, where they have a tokenizer of their own"
+    )
     cell: CellKind = "lstm"
     bidirectional: bool = Field(default=False, description="the encoder reads both ways")
     reverse: bool = Field(default=False, description="the encoder reads from the end of the source")
@@ -52,13 +56,17 @@ class Settings(ModelSettings):
     align: int | None = Field(
         default=None, ge=1, description="inner width of additive and concat scores; width if None"
     )
-    window: int | None = Field(default=None, ge=1, description="local attention, so many tokens around a place")
+    window: int | None = Field(
+        default=None, ge=1, description="local attention over this many tokens to each side of the predicted place"
+    )
     input_feeding: bool = False
     context_feeding: bool = Field(default=False, description="without attention: the context vector at every step")
     maxout: int | None = Field(default=None, ge=1, description="width of the maxout output of additive attention")
-    tables: Literal["shared", "separate"] = Field(default="shared", description="vectors of source and target")
+    tables: Literal["shared", "separate"] = Field(
+        default="shared", description="whether source and target share one table of vectors"
+    )
     scaled: bool = Field(default=False, description="vectors times sqrt(embedding_width): they start at deviation 1")
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="on the input of each layer and on the output")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout on the input of each layer and on the output")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -46,9 +46,9 @@ Unknown = Literal["rarest", "subwords", "random", "own", "zero"]
 
 
 class Settings(ModelSettings):
-    width: int = Field(ge=1, description="of a word's vector")
+    width: int = Field(ge=1, description="width of a word's vector")
     vocab: int | None = Field(default=None, ge=1, description="filled from the corpus")
-    buckets: int = Field(default=0, ge=0, description="of character n-grams; 0: a word is its own row alone")
+    buckets: int = Field(default=0, ge=0, description="rows for hashed character n-grams (fastText); 0: no n-grams")
     grams: tuple[int, int] = Field(default=(3, 6), description="characters of the shortest and the longest n-gram")
     init: Literal["word2vec", "fasttext", "glove"] = "word2vec"
     result: Literal["input", "sum"] = Field(default="input", description="a word's vector: of the first table, or both")

@@ -53,11 +53,15 @@ class Settings(ModelSettings):
     context: int = Field(ge=1, description="the longest sequence")
     direction: Literal["both", "causal"] = "both"
 
-    embedding_width: int | None = Field(default=None, ge=1, description="width of the tables; narrower = factorised")
+    embedding_width: int | None = Field(
+        default=None, ge=1, description="width of the token table; below the model's width it is factorised (ALBERT)"
+    )
     positions: Positions = "learned"
     rotary_base: float = Field(default=10_000.0, gt=1)
-    rotary_window_base: float | None = Field(default=None, gt=1, description="of banded layers; as the others if None")
-    segments: int = Field(default=0, ge=0, description="kinds of segment; 0 = none")
+    rotary_window_base: float | None = Field(
+        default=None, gt=1, description="rotary_base of the banded layers; that of the others if None"
+    )
+    segments: int = Field(default=0, ge=0, description="number of segment embeddings; 0 = none")
     embedding_norm: bool = False
 
     norm: residual.Placement = "pre"
@@ -66,23 +70,27 @@ class Settings(ModelSettings):
     epsilon: float = Field(default=1e-5, gt=0)
     activation: Activation = "gelu"
     gated: bool = False
-    bias: bool = Field(default=True, description="biases of projections and norms")
+    bias: bool = Field(default=True, description="projections and norms have biases")
     share: Literal["none", "attention", "feedforward", "all"] = "none"
     window: int | None = Field(default=None, ge=1, description="banded layers see keys at most this far away")
     dense_every: int = Field(default=2, ge=1, description="with a window: layers 0, n, 2n ... stay dense")
     pooler: bool = False
 
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="on the output of each residual branch")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout on the output of each residual branch")
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)
     embedding_dropout: float = Field(default=0.0, ge=0, lt=1)
     embedding_dropout_on: Literal["states", "table"] = Field(
-        default="states", description="table: GPT-1's way, on the tables before the look-up"
+        default="states", description="where embedding_dropout acts: on the looked-up states, or on the tables (GPT-1)"
     )
 
     init: Scaling = "none"
     init_deviation: float = Field(default=0.02, gt=0)
-    init_truncated: bool = Field(default=False, description="cut at two deviations, as BERT")
-    position_deviation: float | None = Field(default=None, gt=0, description="of learned positions; GPT-2: 0.01")
+    init_truncated: bool = Field(
+        default=False, description="initial weights are cut at two standard deviations, as in BERT"
+    )
+    position_deviation: float | None = Field(
+        default=None, gt=0, description="standard deviation of the initial position vectors; 0.01 in GPT-2"
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

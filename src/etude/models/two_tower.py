@@ -52,16 +52,18 @@ __all__ = ["Settings", "TowerStates", "TwoTower", "build"]
 
 
 class Settings(ModelSettings):
-    layers: int = Field(ge=1, le=MAX_LAYERS, description="blocks of each tower")
+    layers: int = Field(ge=1, le=MAX_LAYERS, description="number of blocks of each tower")
     width: int = Field(ge=1)
-    heads: int = Field(ge=1, description="of the towers")
+    heads: int = Field(ge=1, description="attention heads of the towers")
     feedforward: int | None = Field(default=None, ge=1, description="inner width; 4 * width unless given")
     vocab: int | None = Field(default=None, ge=1, description="filled from the corpus")
     context: int = Field(ge=1, description="the longest sequence")
 
-    characters: char_cnn.Settings | None = Field(default=None, description="words by their letters; a table if None")
+    characters: char_cnn.Settings | None = Field(
+        default=None, description="vectors of words are computed from their letters; from a table if None"
+    )
     positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
-    segments: int = Field(default=0, ge=0, description="kinds of segment; 0 = none")
+    segments: int = Field(default=0, ge=0, description="number of segment embeddings; 0 = none")
     activation: Activation = "relu"
     epsilon: float = Field(default=1e-5, gt=0)
     slot: SlotKind = Field(default="learned", description="a key every query of a tower sees beside those of the text")

@@ -36,9 +36,9 @@ class Settings(Strict):
         default=ELMO_FILTERS, min_length=1, description="(width, channels) of each"
     )
     embedding: int = Field(default=16, ge=1, description="width of a character's vector")
-    characters: int = Field(default=CHAR_VOCAB, ge=CHAR_VOCAB, description="rows of their table")
+    characters: int = Field(default=CHAR_VOCAB, ge=CHAR_VOCAB, description="number of different characters")
     highways: int = Field(default=2, ge=0)
-    gate_bias: float = Field(default=-2.0, description="of the highways' gates at first: below 0 the input passes")
+    gate_bias: float = Field(default=-2.0, description="initial bias of the highway gates; below 0 the input passes")
     project: int | None = Field(default=None, ge=1, description="width of a word's vector; that of the model if None")
     activation: Literal["relu", "tanh"] = "relu"
     length: int = Field(default=MAX_CHARS, ge=3, description="characters of a word at most, its two marks among them")

@@ -30,7 +30,9 @@ class Text(Strict):
     """Exactly one of world, files and corpus."""
 
     world: Positive | None = Field(default=None, description="megabytes of text about the built-in town")
-    language: Literal["en", "ko", "both"] = Field(default="en", description="of the town; both: documents in turn")
+    language: Literal["en", "ko", "both"] = Field(
+        default="en", description="language of the town; both: documents in turn"
+    )
     seed: int = 0
     files: list[str] | None = None
     corpus: str | None = Field(default=None, description="a prepared corpus: its tokenizer is everybody's")
