@@ -60,7 +60,9 @@ CURVE_ROUNDS = 100  # of the bootstrap of a curve, which takes long: the ends of
 
 
 class Settings(pooled.Settings):
-    score: ScoreName = Field(default="accuracy", description="the official one, by which the best weights are chosen")
+    score: ScoreName = Field(
+        default="accuracy", description="the score that chooses the best checkpoint; the task's official one"
+    )
     positive: str | None = Field(default=None, description="the label of f1; the second one if None, as in GLUE")
     nothing: str | None = Field(default=None, description="a label that is none: micro_f1 is over the others")
 

@@ -40,7 +40,7 @@ class TaskDistillSettings(MatchingSettings):
     """How a task is learnt from a teacher; the defaults are the last step of TinyBERT's."""
 
     teacher: str = Field(description="a run of the same task")
-    temperature: float = Field(default=1.0, gt=0, description="of both softmaxes")
+    temperature: float = Field(default=1.0, gt=0, description="temperature of the softmax of teacher and student")
     soft_weight: float = Field(default=1.0, ge=0, description="of the teacher's answers")
     hard_weight: float = Field(default=0.0, ge=0, description="of the true labels")
 

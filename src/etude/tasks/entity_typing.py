@@ -68,8 +68,10 @@ ScoreName = Literal["accuracy", "macro_f1", "micro_f1"]
 
 
 class Settings(pooled.Settings):
-    score: ScoreName = Field(default="micro_f1", description="the official one, by which the best weights are chosen")
-    sign: str = Field(default="@", min_length=1, description="stands on both sides of the mention")
+    score: ScoreName = Field(
+        default="micro_f1", description="the score that chooses the best checkpoint; the task's official one"
+    )
+    sign: str = Field(default="@", min_length=1, description="character that marks the mention on both sides")
 
 
 @dataclass(frozen=True)

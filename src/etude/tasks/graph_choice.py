@@ -82,18 +82,28 @@ class Settings(pooled.Settings, KnowledgeSettings):
     knowledge: Literal["kagnet", "path_counts", "none"] | None = Field(
         default=None, description="what reads the graph; if None, kagnet where there is one, else none"
     )
-    loss: Literal["margin", "softmax"] = Field(default="margin", description="on the scores of a question's answers")
-    margin: float = Field(default=0.2, gt=0, description="of the right answer over each wrong one")
-    sigmoid: bool = Field(default=False, description="before the margin, as in the released code, which saturates")
-    tune_concepts: bool = Field(default=True, description="whether the vectors of concepts learn")
-    concept_width: int = Field(default=100, ge=1, description="of vectors of concepts, where task.concepts gives none")
-    relation_width: int = Field(default=100, ge=1)
-    graph_widths: tuple[int, ...] = Field(default=(50, 25), description="of the graph convolutions; () for none")
-    graph_hidden: int = Field(default=128, ge=1, description="of pairs, paths, and the layer over path counts")
-    score_hidden: int = Field(
-        default=0, ge=0, description="of an MLP that scores [g ; s], as the paper says; 0: a product, as in the code"
+    loss: Literal["margin", "softmax"] = Field(
+        default="margin", description="loss on the scores of a question's answers"
     )
-    buckets: int = Field(default=4096, ge=1, description="that relation paths are hashed to, of path_counts")
+    margin: float = Field(default=0.2, gt=0, description="margin of the right answer over each wrong one")
+    sigmoid: bool = Field(
+        default=False, description="a sigmoid before the margin, as in the released code; it saturates"
+    )
+    tune_concepts: bool = Field(default=True, description="whether the vectors of concepts learn")
+    concept_width: int = Field(
+        default=100, ge=1, description="width of the concepts' vectors, where task.concepts gives none"
+    )
+    relation_width: int = Field(default=100, ge=1)
+    graph_widths: tuple[int, ...] = Field(default=(50, 25), description="widths of the graph convolutions; () for none")
+    graph_hidden: int = Field(default=128, ge=1, description="hidden width for pairs, paths and path counts")
+    score_hidden: int = Field(
+        default=0,
+        ge=0,
+        description="hidden width of the MLP that scores graph and text (the paper's); 0: a product, as in the code",
+    )
+    buckets: int = Field(
+        default=4096, ge=1, description="of knowledge path_counts: rows that relation paths are hashed to"
+    )
 
     @model_validator(mode="after")
     def _knowledge_has_graph(self) -> Settings:

@@ -38,13 +38,15 @@ class KnowledgeSettings(Strict):
     merge: Merge | None = Field(
         default=None, description="conceptnet: its relations as 17 classes; none: as they are; by the graph if None"
     )
-    language: str = Field(default="en", description="of ConceptNet's names, /c/en/...")
-    edges: int = Field(default=2, ge=1, le=MOST_EDGES, description="of a path at most; KagNet trains on 2")
-    paths: int = Field(default=100, ge=1, description="between two concepts at most, the shortest first")
-    degree: int | None = Field(default=None, ge=1, description="neighbours of a concept inside a path at most")
+    language: str = Field(default="en", description="language of ConceptNet's names, /c/en/...")
+    edges: int = Field(default=2, ge=1, le=MOST_EDGES, description="most edges of a path; KagNet trains on 2")
+    paths: int = Field(default=100, ge=1, description="most paths between two concepts, the shortest first")
+    degree: int | None = Field(default=None, ge=1, description="most neighbours of a concept inside a path")
     threshold: float = Field(default=0.15, ge=0, le=1, description="paths of a lower TransE score are pruned; 0: none")
     cache: str | None = Field(default=None, description="folder that keeps schema graphs on disk")
-    processes: int | None = Field(default=None, ge=1, description="that search paths; one a core if None")
+    processes: int | None = Field(
+        default=None, ge=1, description="processes that search paths; one for each core if None"
+    )
 
     @model_validator(mode="after")
     def _has_graph(self) -> Self:

@@ -53,15 +53,19 @@ class Settings(Strict):
     texts: ClassVar[int] = 1  # of a sequence that a task reads as one: 2 for pairs
     pooling: Pooling | None = Field(default=None, description="one vector a text; what suits the model unless given")
     length: int | None = Field(default=None, ge=3, description="tokens of a sequence at most; the context if None")
-    dropout: float = Field(default=0.1, ge=0, lt=1, description="on the pooled vector")
+    dropout: float = Field(default=0.1, ge=0, lt=1, description="dropout on the pooled vector")
     deviation: float | None = Field(
-        default=None, ge=0, description="of the first values of the last layer; 0.02 if None, 0 over two towers"
+        default=None,
+        ge=0,
+        description="standard deviation of the last layer's initial weights; 0.02 if None, 0 over two towers",
     )
     scale: float | None = Field(
         default=None, gt=0, description="what the vector is multiplied by: 1 if None, 16 over two towers (Baevski)"
     )
     head: Literal["linear", "mlp"] = "linear"
-    hidden: int | None = Field(default=None, ge=1, description="of the MLP; the width of the vector if None")
+    hidden: int | None = Field(
+        default=None, ge=1, description="hidden width of the MLP; the width of the vector if None"
+    )
     language_model: float = Field(default=0.0, ge=0, description="weight of the auxiliary loss; 0.5 in GPT-1")
 
     def refuse_unused(self) -> None:

@@ -71,7 +71,9 @@ class Settings(pooled.Settings):
     )
     loss: Literal["list", "point"] = "list"
     candidates: int | None = Field(
-        default=None, ge=2, description="of a query in training: all the relevant, and others drawn anew every epoch"
+        default=None,
+        ge=2,
+        description="candidates of a query in training: all relevant ones, and others drawn anew every epoch",
     )
     score: Literal["mrr", "map", "hit@1"] = "mrr"
 

@@ -65,11 +65,13 @@ PROMPT = None
 
 class Settings(classify.Settings):
     score: classify.ScoreName = Field(
-        default="micro_f1", description="the official one, which chooses the best weights"
+        default="micro_f1", description="the score that chooses the best checkpoint; the task's official one"
     )
     nothing: str | None = Field(default="no_relation", description="the label that micro_f1 leaves out")
     typed: bool = Field(default=False, description="the types of the entities, where the file has them, in the text")
-    signs: Literal["punct", "ernie"] = Field(default="punct", description="around the entities: @ and #, or # and $")
+    signs: Literal["punct", "ernie"] = Field(
+        default="punct", description="marks around the two entities: @ and #, or # and $"
+    )
 
 
 # around an entity, and around its type: of the subject and of the object

@@ -59,13 +59,13 @@ SCORES = "F1, exact match, answerable and not, by the rules of SQuAD 1.1, SQuAD 
 class Settings(Strict):
     length: int = Field(default=384, ge=16, description="tokens of a window with its question, the context at most")
     stride: int = Field(default=128, ge=1, description="tokens between the starts of two windows")
-    question: int = Field(default=64, ge=1, description="tokens of a question; longer ones are cut")
-    answer: int = Field(default=30, ge=1, description="tokens of an answer")
+    question: int = Field(default=64, ge=1, description="most tokens of a question; longer ones are cut")
+    answer: int = Field(default=30, ge=1, description="most tokens of an answer")
     nbest: int = Field(default=20, ge=1)
     null: Literal["span", "head"] = Field(default="span", description="how a question without an answer is recognised")
-    rules: Rules | None = Field(default=None, description="of the score; SQuAD's, by version, unless given")
+    rules: Rules | None = Field(default=None, description="rules of the score; SQuAD's, by version, unless given")
     score: Literal["f1", "exact"] = "f1"
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="on the states; BERT has none here")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout on the states; BERT has none here")
     deviation: float = Field(default=0.02, gt=0)
 
 

@@ -41,11 +41,13 @@ Place = Literal["input", "first", "last"]
 class Settings(Strict):
     kind: Literal["window", "rnn"] = "rnn"
     window: int = Field(default=5, ge=1, description="words that a window sees, the tagged one in their middle")
-    hidden: int = Field(default=300, ge=1, description="of the window network")
-    cells: int = Field(default=200, ge=1, description="of each biLSTM, each direction")
-    layers: int = Field(default=2, ge=1, description="of biLSTMs")
+    hidden: int = Field(default=300, ge=1, description="hidden width of the window network")
+    cells: int = Field(default=200, ge=1, description="cells of each biLSTM in each direction")
+    layers: int = Field(default=2, ge=1, description="number of biLSTMs")
     words: int = Field(default=0, ge=0, description="width of the network's own word vectors; 0: it has none")
-    vectors: str | None = Field(default=None, description="a run of word vectors that they start from")
+    vectors: str | None = Field(
+        default=None, description="a run of word vectors that the network's word vectors start from"
+    )
     known: int = Field(default=50_000, ge=1, description="words of those vectors that are taken over, frequent first")
     singletons: float = Field(
         default=0.5,
@@ -53,14 +55,20 @@ class Settings(Strict):
         le=1,
         description="share of the words met once that training reads as unknown, so that it learns a vector for those",
     )
-    characters: char_cnn.Settings | None = Field(default=None, description="words by their letters as well")
+    characters: char_cnn.Settings | None = Field(
+        default=None, description="vectors from the letters of words, beside those of the words"
+    )
     features: Features = Features()
-    states: list[Place] = Field(default=["input"], description="where the pre-trained model's states come in")
+    states: list[Place] = Field(
+        default=["input"], description="layers of the tagger that read the pre-trained model's states"
+    )
     mix: bool = Field(default=False, description="a learned mix of its layers at each place, as ELMo has it")
     mix_norm: MixNorm = "none"
-    mix_penalty: float = Field(default=0.0, ge=0, description="times the squared length of the mix's weights")
-    state_dropout: float = Field(default=0.0, ge=0, lt=1, description="on the states; ELMo has 0.5")
-    dropout: float = Field(default=0.25, ge=0, lt=1, description="on the inputs and between layers")
+    mix_penalty: float = Field(
+        default=0.0, ge=0, description="weight of the penalty on the squared length of the mix's weights"
+    )
+    state_dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout on the pre-trained states; ELMo has 0.5")
+    dropout: float = Field(default=0.25, ge=0, lt=1, description="dropout on the inputs and between layers")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -78,19 +78,24 @@ class Settings(Strict):
     constraints: Constraints | None = Field(
         default=None, description="rules of the scheme; None: at decoding with a CRF, else none"
     )
-    piece: PieceChoice = Field(default="first", description="the piece that represents a word")
+    piece: PieceChoice = Field(default="first", description="the sub-word token whose state represents a word")
     length: int | None = Field(default=None, ge=3, description="tokens of a sequence at most; the context if None")
-    long: Literal["window", "cut"] = Field(default="window", description="what becomes of longer sentences")
+    long: Literal["window", "cut"] = Field(
+        default="window",
+        description="what happens to sentences beyond length: cut into windows that overlap, or cut off",
+    )
     stride: int | None = Field(default=None, ge=1, description="pieces from window to window; half a window if None")
-    dropout: float = Field(default=0.1, ge=0, lt=1, description="on the states and on those of the biLSTM")
-    deviation: float = Field(default=0.02, gt=0, description="of the first values of the last layer")
-    cells: int = Field(default=256, ge=1, description="of the biLSTM, each direction")
+    dropout: float = Field(default=0.1, ge=0, lt=1, description="dropout on the states and on those of the biLSTM")
+    deviation: float = Field(default=0.02, gt=0, description="standard deviation of the last layer's initial weights")
+    cells: int = Field(default=256, ge=1, description="cells of the biLSTM in each direction")
     lstm_layers: int = Field(default=1, ge=1)
     projection: int = Field(default=256, ge=1, description="width under the biLSTM of projection_bilstm_crf")
     network: tag_network.Settings | None = Field(
         default=None, description="layers of the tagger's own between the model and the head: window, TagLM, ELMo"
     )
-    score: ScoreName | None = Field(default=None, description="the official one; what suits the tags if None")
+    score: ScoreName | None = Field(
+        default=None, description="the score that chooses the best checkpoint; the official one of the tags if None"
+    )
 
 
 # --- facts ------------------------------------------------------------------------------------------

@@ -30,9 +30,11 @@ class Settings(Strict):
     """`task.network.features`"""
 
     capitals: bool = Field(default=False, description="none, the first letter, all, some, or no letter at all")
-    suffix: int = Field(default=0, ge=0, description="so many last letters; 2 for parts of speech in the paper")
+    suffix: int = Field(
+        default=0, ge=0, description="number of last letters used as a feature; 2 for parts of speech in the paper"
+    )
     gazetteer: str | None = Field(default=None, description="a file of names: a kind and a name a line")
-    width: int = Field(default=5, ge=1, description="of the vector of a feature's value")
+    width: int = Field(default=5, ge=1, description="width of the vector of each value of a feature")
 
     @property
     def any(self) -> bool:

@@ -61,22 +61,27 @@ log = logging.getLogger("etude")
 
 class Settings(Strict):
     start: Literal["encoder", "decoder", "both"] | None = Field(
-        default=None, description="what starts with the run's weights; both of a Transformer unless given, else encoder"
+        default=None,
+        description="which sides start with the run's weights; both for a Transformer unless given, else the encoder",
     )
-    layers: int | None = Field(default=None, ge=1, description="of the decoder: as many as the run's, or 2")
-    width: int | None = Field(default=None, ge=1, description="of a decoder beside a model that is no Transformer")
-    heads: int | None = Field(default=None, ge=1, description="of such a decoder")
-    dropout: float | None = Field(default=None, ge=0, lt=1, description="of the decoder; as in the run if None")
+    layers: int | None = Field(default=None, ge=1, description="layers of the decoder; as many as the run's, or 2")
+    width: int | None = Field(default=None, ge=1, description="width of the decoder, for a run that is no Transformer")
+    heads: int | None = Field(
+        default=None, ge=1, description="attention heads of the decoder, for a run that is no Transformer"
+    )
+    dropout: float | None = Field(default=None, ge=0, lt=1, description="dropout of the decoder; as in the run if None")
     length: int | None = Field(
         default=None,
         ge=4,
         description="tokens of a target at most, in training and in a search; the context unless given",
     )
     smoothing: float = Field(default=0.1, ge=0, lt=1, description="share of the labels spread over the vocabulary")
-    beams: int = Field(default=4, ge=1, description="hypotheses of a search; 1 is greedy")
+    beams: int = Field(default=4, ge=1, description="beams of the search; 1 is greedy")
     penalty: float = Field(default=0.6, ge=0, description="of length")
     score: Literal["bleu", "chrf"] = "bleu"
-    tokenizer: str | None = Field(default=None, description="of BLEU; by the language of the references unless given")
+    tokenizer: str | None = Field(
+        default=None, description="tokenizer of BLEU; by the language of the references unless given"
+    )
 
 
 def parse(record: Record, columns: Mapping[str, str], where: str, labelled: bool = True) -> SentencePair:
