@@ -50,7 +50,9 @@ STREAMS: tuple[Direction, Direction] = ("forward", "backward")  # the order of t
 
 
 class Settings(Strict):
-    unroll: int = Field(default=20, ge=1, description="tokens of a lane in one step: how far gradients go back")
+    unroll: int = Field(
+        default=20, ge=1, description="tokens of each sequence in one step, which gradients go back through"
+    )
     marker: Literal["sentence", "document"] = Field(default="sentence", description="what the end token stands between")
     tied: bool = Field(default=False, description="the output layer is the token table")
     softmax: SoftmaxKind = Field(default="full", description="the output layer; sampled and adaptive for many words")

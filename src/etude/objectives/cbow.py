@@ -36,7 +36,8 @@ from etude.text.tokenizer.special_tokens import Specials
 
 class Settings(WindowSettings):
     divide: bool = Field(
-        default=False, description="each vector around gets its share of a change; the code: all of it"
+        default=False,
+        description="each context vector gets its share of the gradient; in the released code each gets all of it",
     )
 
 

@@ -55,18 +55,22 @@ class Settings(Strict):
     by_distance: bool = Field(default=True, description="a pair d places apart counts 1/d; False: 1")
     x_max: float = Field(default=100.0, gt=0, description="counts from here on have full weight; 10 for small text")
     alpha: float = Field(default=0.75, ge=0)
-    clip: float = Field(default=100.0, gt=0, description="of a component of a gradient")
+    clip: float = Field(default=100.0, gt=0, description="bound of each component of a gradient")
     adagrad: Literal["code", "paper"] = "code"
-    memory_mb: int = Field(default=2000, ge=1, description="of counting; what is beyond goes to disk")
+    memory_mb: int = Field(
+        default=2000, ge=1, description="megabytes of memory for counting; further counts go to disk"
+    )
     row_tokens: int = Field(default=1000, ge=1, description="entries of a row")
     engine: Literal["auto", "sequential", "batched"] = "auto"
     threads: int = Field(
         default=1,
         ge=0,
-        description="of the sequential engine; 1: bit-exact; more: faster, never twice the same; 0: all",
+        description="threads of the sequential engine: 1 is bit-exact, more are faster, not repeatable; 0: all cores",
     )
     block: int = Field(
-        default=16_384, ge=1, description="batched: entries whose gradients are taken at the same vectors"
+        default=16_384,
+        ge=1,
+        description="of engine batched: entries whose gradients are computed from the same vectors",
     )
 
 

@@ -48,11 +48,13 @@ from etude.text.tokenizer.special_tokens import Specials
 class DistillSettings(MatchingSettings):
     """What a student learns from its teacher; the defaults are DistilBERT's."""
 
-    temperature: float = Field(default=2.0, gt=0, description="of both softmaxes")
+    temperature: float = Field(default=2.0, gt=0, description="temperature of the softmax of teacher and student")
     soft_weight: float = Field(default=5.0, ge=0)
     soft_at: Literal["tokens", "masks"] = Field(default="tokens", description="where both softmaxes are compared")
     mlm_weight: float = Field(default=2.0, ge=0)
-    cosine_weight: float = Field(default=1.0, ge=0, description="0 where the widths differ")
+    cosine_weight: float = Field(
+        default=1.0, ge=0, description="weight of the cosine loss between hidden states; 0 where the widths differ"
+    )
     start: Literal["teacher", "random"] = Field(default="teacher", description="the student's first weights")
 
     @property

@@ -56,8 +56,12 @@ HIDDEN = -1e4  # the bias of slots that hold no candidate; within the range of h
 
 
 class Settings(masked.Settings):
-    replace_share: float = Field(default=0.05, ge=0, le=1, description="of the entities: become another of the batch")
-    drop_share: float = Field(default=0.15, ge=0, le=1, description="are dropped; the rest stays")
+    replace_share: float = Field(
+        default=0.05, ge=0, le=1, description="share of the entities that are replaced by another of the batch"
+    )
+    drop_share: float = Field(
+        default=0.15, ge=0, le=1, description="share of the entities that are dropped; the others stay as they are"
+    )
     min_entities: int = Field(default=0, ge=0, description="sequences with fewer predict nothing; paper: 3, code: 5")
 
     @model_validator(mode="after")

@@ -44,13 +44,13 @@ class Settings(Masking):
     lone: Literal["random", "unlabelled"] = Field(
         default="random", description="a lone sentence under order: ALBERT's code draws a B elsewhere, label 1"
     )
-    activation: Activation | None = Field(default=None, description="of the head; the model's unless given")
+    activation: Activation | None = Field(default=None, description="activation of the head; the model's unless given")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.sentence != "none" and not self.markers:
             raise ValueError(
-                f"sentence={self.sentence} is told from [CLS], and markers=false leaves it out: "
+                f"sentence={self.sentence} is predicted at [CLS], which markers=false leaves out: "
                 "set markers=true, or sentence=none"
             )
         return self

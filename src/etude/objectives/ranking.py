@@ -40,7 +40,7 @@ class Settings(Strict):
     hidden: int = Field(default=100, ge=1)
     negatives: int = Field(default=1, ge=1, description="other words for each window")
     margin: float = Field(default=1.0, gt=0)
-    row_tokens: int = Field(default=500, ge=1, description="of a row: as much text as is cut at once")
+    row_tokens: int = Field(default=500, ge=1, description="tokens of a row, the text that is cut at once")
 
 
 class Spans:

@@ -53,13 +53,27 @@ HEAD_WIDTH = 64  # of the generator's attention: it has as many heads as fit, an
 
 
 class Settings(Masking):
-    mask_share: float = Field(default=1.0, ge=0, le=1, description="become [MASK]; the paper: all, its code: 0.85")
-    random_share: float = Field(default=0.0, ge=0, le=1, description="become a random token; the rest stays")
-    short_rate: float = Field(default=0.05, ge=0, le=1, description="passes over a document with a shorter target")
-    pair_rate: float = Field(default=0.9, ge=0, le=1, description="two segments, without a sentence task")
+    mask_share: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="share of the chosen tokens that become [MASK]; the paper: all, its code: 0.85",
+    )
+    random_share: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="share of the chosen tokens that become a random token; the others stay as they are",
+    )
+    short_rate: float = Field(
+        default=0.05, ge=0, le=1, description="share of passes over a document whose sequences are made shorter"
+    )
+    pair_rate: float = Field(default=0.9, ge=0, le=1, description="share of sequences with two segments")
     truncation: Literal["random", "end"] = "end"
 
-    generator_share: float = Field(default=0.25, gt=0, description="its width, of the model's: 1/4 to 1/2 is best")
+    generator_share: float = Field(
+        default=0.25, gt=0, description="width of the generator as a share of the model's; 1/4 to 1/2 is best"
+    )
     generator_layers: int | None = Field(
         default=None, ge=1, le=MAX_LAYERS, description="as many as the model's unless given"
     )
@@ -68,8 +82,10 @@ class Settings(Masking):
     tie: Literal["embeddings", "tokens", "none"] = Field(
         default="embeddings", description="what the two have in common: all embeddings and their norm, or less"
     )
-    temperature: float = Field(default=1.0, gt=0, description="of the draws")
-    activation: Activation | None = Field(default=None, description="of the token heads; the model's unless given")
+    temperature: float = Field(default=1.0, gt=0, description="temperature of the generator's draws")
+    activation: Activation | None = Field(
+        default=None, description="activation of the token heads; the model's unless given"
+    )
 
     generator_weight: float = Field(default=1.0, ge=0)
     discriminator_weight: float = Field(default=50.0, ge=0, description="its loss is that of one bit, and small")

@@ -45,11 +45,15 @@ RECTANGLE = (16, 4, 8)  # sequences, steps of targets and steps of sources of a 
 
 class Settings(Strict):
     length: int | None = Field(default=None, ge=2, description="tokens of a side at most; the model's context if None")
-    row_tokens: int | None = Field(default=None, ge=1, description="of both sides; 6 * length, at least 1024, if None")
-    bucketed: bool = Field(default=False, description="pairs of like lengths in a row: for recurrent decoders")
+    row_tokens: int | None = Field(
+        default=None, ge=1, description="tokens of a row, of both sides; 6 * length, at least 1024, if None"
+    )
+    bucketed: bool = Field(
+        default=False, description="rows hold pairs of similar length, which suits recurrent decoders"
+    )
     smoothing: float = Field(default=0.1, ge=0, lt=1, description="share of the labels spread over the vocabulary")
     tied: bool = Field(default=True, description="the output layer is the table of target vectors")
-    bias: bool = Field(default=False, description="a bias a token on the logits")
+    bias: bool = Field(default=False, description="one bias for each token on the logits")
     start: Literal["start", "end", "pad"] | None = Field(
         default=None, description="token before a target; start if None, or end where the tokenizer has no start"
     )

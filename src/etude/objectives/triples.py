@@ -52,13 +52,17 @@ NO_NEGATIVE = -1e4  # the score of a candidate that is the answer itself: far be
 
 class Settings(ReadsGraph):
     loss: LossName = "margin"
-    margin: float = Field(default=1.0, ge=0, description="of margin and logistic; RotatE's gamma")
-    adversarial: float = Field(default=0.0, ge=0, description="alpha of self-adversarial negatives; 0: all weigh alike")
+    margin: float = Field(default=1.0, ge=0, description="margin of the losses margin and logistic; RotatE's gamma")
+    adversarial: float = Field(
+        default=0.0, ge=0, description="temperature alpha of self-adversarial negatives; 0: all have the same weight"
+    )
     negatives: int = Field(default=1, ge=1, description="replaced entities for each triple")
     corrupt: Literal["uniform", "bernoulli"] = "uniform"
     filter_negatives: bool = Field(default=False, description="leave out drawn entities that a train triple has")
     share: int = Field(default=1, ge=1, description="triples that have the same negatives; divides row_tokens")
-    subsampling: bool = Field(default=False, description="frequent (head, relation) and (relation, tail) weigh less")
+    subsampling: bool = Field(
+        default=False, description="triples with a frequent (head, relation) or (relation, tail) have less weight"
+    )
     row_tokens: int = Field(default=128, ge=1, description="triples of a row")
 
     @model_validator(mode="after")

@@ -37,16 +37,31 @@ class Masking(Strict):
     row_tokens: int | None = Field(default=None, ge=8, description="a multiple of length; 8 of them if None")
 
     mask_rate: float = Field(default=0.15, gt=0, lt=1)
-    mask_share: float = Field(default=0.8, ge=0, le=1, description="of the chosen tokens: become [MASK]")
-    random_share: float = Field(default=0.1, ge=0, le=1, description="become a random token; the rest stays")
-    max_predictions: int | None = Field(default=None, ge=1, description="a sequence; BERT: 20 at 128, 77 at 512")
+    mask_share: float = Field(default=0.8, ge=0, le=1, description="share of the chosen tokens that become [MASK]")
+    random_share: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="share of the chosen tokens that become a random token; the others stay as they are",
+    )
+    max_predictions: int | None = Field(
+        default=None, ge=1, description="most predictions in a sequence; BERT: 20 at 128 tokens, 77 at 512"
+    )
     whole_word: bool = False
     ngram: int = Field(default=1, ge=1, description="the longest run that is masked together; ALBERT: 3")
 
-    short_rate: float = Field(default=0.1, ge=0, le=1, description="passes over a document with a shorter target")
-    pair_rate: float = Field(default=0.0, ge=0, le=1, description="two segments without a sentence task; ELECTRA: .9")
+    short_rate: float = Field(
+        default=0.1, ge=0, le=1, description="share of passes over a document whose sequences are made shorter"
+    )
+    pair_rate: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="share of sequences with two segments where there is no sentence task; ELECTRA: 0.9",
+    )
     truncation: Literal["random", "end"] = Field(
-        default="random", description="where a token too much is dropped; BERT: front or back, ELECTRA: the end"
+        default="random",
+        description="where tokens beyond the length are dropped; BERT: front or back, ELECTRA: the end",
     )
     markers: bool = Field(default=True, description="False: [CLS] and [SEP] are met only in fine-tuning")
 

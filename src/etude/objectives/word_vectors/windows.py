@@ -75,7 +75,7 @@ class WindowSettings(Strict):
     negatives: int = Field(default=5, ge=1, description="noise words a prediction; 5-20 for small text, 2-5 for large")
     noise_power: float = Field(default=0.75, ge=0, description="noise is drawn by count to this power; fastText: 0.5")
     subsample: float | None = Field(
-        default=1e-3, gt=0, description="t: words more frequent than about this are thinned"
+        default=1e-3, gt=0, description="threshold t of word2vec: words of a higher frequency are randomly left out"
     )
     keep: Literal["code", "paper"] = "code"
     # windows end with their row: at 1000 tokens and window 5, one pair in 430 is lost, as in word2vec
@@ -86,12 +86,20 @@ class WindowSettings(Strict):
     threads: int = Field(
         default=1,
         ge=0,
-        description="of the sequential engine; 1: bit-exact; more: faster, never twice the same; 0: all",
+        description="threads of the sequential engine: 1 is bit-exact, more are faster, not repeatable; 0: all cores",
     )
-    programs: int = Field(default=256, ge=1, description="hogwild: stretches of a step that are learnt from at once")
-    block: int = Field(default=4096, ge=1, description="batched: centres whose gradients are taken at the same vectors")
+    programs: int = Field(
+        default=256, ge=1, description="of engine hogwild: parts of a step that are learnt from at the same time"
+    )
+    block: int = Field(
+        default=4096,
+        ge=1,
+        description="of engine batched: centre words whose gradients are computed from the same vectors",
+    )
     calm: float = Field(
-        default=32.0, gt=0, description="batched: a row met more often in a block takes a mean step, times this"
+        default=32.0,
+        gt=0,
+        description="of engine batched: a row updated more often in a block takes a mean update, times this",
     )
 
 
