@@ -155,13 +155,13 @@ def test_the_command_line(corpus: Path, teacher: Path, tmp_path: Path) -> None:
         ({"objective.sentence": "order", "model.pooler": True}, "no sentence task"),
         ({"train.minutes": 1}, "in steps, tokens or epochs"),
         ({f"distill.{name}_weight": 0 for name in ("soft", "mlm", "cosine")}, "nothing is learnt"),
-        ({"distill.attention_weight": 1}, "are no whole number for each of the student's 2"),
+        ({"distill.attention_weight": 1}, "layers do not divide the teacher's 3"),
         ({"distill.attention_weight": 1, "model.layers": 3, "model.heads": 4}, "set model.heads=2"),
         (  # a student made for BERT-base: one message leads to a student that fits
             {"distill.hidden_weight": 1, "distill.attention_weight": 1, "model.width": 36, "model.heads": 12},
             "set model.width=32 model.heads=2, or distill.cosine_weight=0. Attention is learnt head by head, and the "
-            "student has 12, its teacher 2: set model.heads=2, or distill.attention_weight=0. The teacher's 3 layers "
-            "are no whole number for each of the student's 2: name one for each with distill.layers, from 0 to 2, or "
+            "student has 12, its teacher 2: set model.heads=2, or distill.attention_weight=0. The student's 2 "
+            "layers do not divide the teacher's 3: name one for each with distill.layers, from 0 to 2, or "
             "set model.layers=1.",
         ),
     ],

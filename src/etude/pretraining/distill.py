@@ -36,7 +36,7 @@ def distill(
     if student.train.steps is None and student.train.tokens is None and student.train.epochs is None:
         raise UserError("The budget of a distillation is in steps, tokens or epochs: set train.steps.")
     if not Path(teacher).is_dir():
-        raise UserError(f"There is no folder {teacher}. A teacher is a run, or a model brought by 'etude import'.")
+        raise UserError(f"There is no folder {teacher}. A teacher is a run; 'etude import' makes one of a model.")
 
     def build() -> tuple[Learner, dict[str, str]]:
         loaded, fingerprint = load_teacher(teacher, opened)

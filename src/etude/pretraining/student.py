@@ -118,7 +118,7 @@ def build_run_learner(run: Run, corpus: Corpus) -> tuple[Model, PretrainingObjec
 def load_teacher(folder: str | Path, corpus: Corpus) -> tuple[Teacher[Masked], str]:
     """Load a teacher for this corpus; return it with the fingerprint of its weights."""
     loaded = open_model(folder, InferenceModel, "cpu")
-    not_masked = f"{folder} is no teacher for this: a masked model with its head is wanted (BERT, ALBERT)."
+    not_masked = f"{folder} is no teacher: it has to be a masked model with its output layer (BERT, ALBERT)."
     if not isinstance(loaded.objective, Masked):
         raise UserError(not_masked)
     model = require(loaded.model, Transformer, not_masked)

@@ -23,7 +23,7 @@ def attach_weightless_teacher(model: Model, objective: Objective, teacher: Recip
 
     Raises UserError where the two do not fit, before anything is trained.
     """
-    not_masked = f"The recipe {teacher.name} is no teacher: a masked model is wanted (BERT, ALBERT)."
+    not_masked = f"The recipe {teacher.name} is no teacher: it has to be a masked model (BERT, ALBERT)."
     of_teacher = require(teacher.build_model(), Transformer, not_masked)
     head = teacher.build_objective(of_teacher, special)
     student = require(model, Transformer, "A student is a masked Transformer: take distilbert or tinybert.")

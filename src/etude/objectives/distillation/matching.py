@@ -34,11 +34,15 @@ from etude.settings import Strict
 class MatchingSettings(Strict):
     """Which of the teacher's hidden layers are matched, and the weight of each term; TinyBERT: 1 each."""
 
-    attention_weight: float = Field(default=0.0, ge=0, description="of attention scores; both have as many heads")
-    hidden_weight: float = Field(default=0.0, ge=0, description="of the states behind layers")
-    embedding_weight: float = Field(default=0.0, ge=0, description="of the first states")
+    attention_weight: float = Field(
+        default=0.0, ge=0, description="weight of the loss on attention scores; needs as many heads as the teacher"
+    )
+    hidden_weight: float = Field(default=0.0, ge=0, description="weight of the loss on the hidden states of layers")
+    embedding_weight: float = Field(default=0.0, ge=0, description="weight of the loss on the states of the embedding")
     projections: Literal["one", "two"] = Field(default="one", description="two: one for the first states (the paper)")
-    layers: list[int] | None = Field(default=None, description="of the teacher, one a layer; evenly spread if None")
+    layers: list[int] | None = Field(
+        default=None, description="layer of the teacher that each layer of the student imitates; evenly spread if None"
+    )
 
     @property
     def matches_layers(self) -> bool:
@@ -136,7 +140,7 @@ def matched_layers(student: int, teacher: int, layers: list[int] | None) -> list
     if teacher % student:
         even = max(count for count in range(1, min(student, teacher) + 1) if teacher % count == 0)
         raise UserError(
-            f"The teacher's {teacher} layers are no whole number for each of the student's {student}: "
+            f"The student's {student} layers do not divide the teacher's {teacher}: "
             f"name one for each with distill.layers, from 0 to {teacher - 1}, or set model.layers={even}."
         )
     share = teacher // student
