@@ -17,13 +17,14 @@ from etude.train import checkpoint
 def refuse_existing(folder: Path) -> None:
     """Raise UserError where `folder` holds something, or where nothing can be written there.
 
-    Asked before anything is computed. The message says how to resume a run that lies there.
+    Asked before anything is computed. The message says how to resume an unfinished run that lies there.
     """
     with explain_write_failure(folder, UserError):
         exists = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     if exists:
         is_export = (folder / "modeling_etude.py").is_file()  # of `etude export`: it holds the recipe, and cannot go on
-        is_run = (folder / "recipe.yaml").is_file() and not is_export
+        is_finished = (folder / "model.safetensors").is_file()
+        is_run = (folder / "recipe.yaml").is_file() and not is_export and not is_finished
         verb = "finetune" if (folder / "task.yaml").is_file() else "pretrain"
         advice = f"Resume it with 'etude {verb} --resume {quote_path(folder)}', or choose" if is_run else "Choose"
         raise UserError(f"{folder} exists already. {advice} another folder with -o.")
