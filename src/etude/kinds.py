@@ -86,8 +86,9 @@ def find_module(group: str, name: str, also_known: Iterable[str] = ()) -> str:
 
 
 def _unknown(group: str, name: str, also_known: Iterable[str]) -> UserError:
+    known = " 'etude tasks' lists them." if group == "tasks" else ""
     return UserError(
-        f"'{name}' is not a kind of {NOUNS[group]}.{suggest_name(name, [*list_kinds(group), *also_known])}"
+        f"'{name}' is not a kind of {NOUNS[group]}.{suggest_name(name, [*list_kinds(group), *also_known])}{known}"
     )
 
 
