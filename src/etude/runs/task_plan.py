@@ -154,7 +154,7 @@ class Plan:
         if not path.is_file():
             raise UserError(
                 f"{folder} has no {FILE}: "
-                f"it was not fine-tuned. 'etude finetune {quote_path(folder)} TASK --train FILE' does it."
+                f"it was not fine-tuned. 'etude finetune {quote_path(folder)} TASK --train FILE -o FOLDER' does that."
             )
         document = parse_file(path, str(path), f"{path} is missing.")
         check_values(document.values, StoredPlan, str(path), "Fine-tune again, or take it from a copy.")
