@@ -9,7 +9,7 @@ from etude.train.settings import BatchRamp, Settings, override
 def test_exactly_one_budget():
     for name in ("steps", "tokens", "flops", "minutes", "epochs"):
         assert getattr(Settings(**{name: 5}), name) == 5
-    with pytest.raises(ValidationError, match="exactly one budget, here: none"):
+    with pytest.raises(ValidationError, match="exactly one budget, but none is set"):
         Settings()
     with pytest.raises(ValidationError, match=r"train\.steps and train\.tokens"):
         Settings(steps=1, tokens=1)

@@ -116,9 +116,10 @@ class Settings(Strict):
     def _consistent(self) -> Self:
         given = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(given) != 1:
-            names = " and ".join(f"train.{name}" for name in given) or "none"
+            names = " and ".join(f"train.{name}" for name in given)
             raise ValueError(
-                f"a run has exactly one budget, here: {names}. Set one of {', '.join('train.' + b for b in BUDGETS)}"
+                f"a run has exactly one budget, but {f'{names} are' if given else 'none is'} set: "
+                f"set one of {', '.join('train.' + name for name in BUDGETS)}"
             )
         if self.average > self.keep:
             raise ValueError(
