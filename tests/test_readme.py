@@ -102,7 +102,7 @@ def test_from_a_folder_of_text_to_a_model(
         ("pretrain bert-small data/books -o runs/x model.widht=32", "width"),
         ("pretrain bert-small data/books -o runs/x model.heads=7", "heads"),
         ("pretrain bert-small nowhere -o runs/x", "nowhere is not a corpus"),
-        ("pretrain bert-small", "A recipe and a corpus are wanted"),
+        ("pretrain bert-small", "Give a recipe and a corpus"),
         ("pretrain --resume runs/none", "is not a run"),
         ("pretrain bert-small data/books", "-o runs/NAME"),
         ("check bert-small nowhere", "nowhere is not a corpus"),

@@ -156,10 +156,10 @@ def test_lines_are_translated_in_order_from_the_command_line(run: Path, tmp_path
 
 def test_options_that_the_other_way_of_translating_has_are_refused(run: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("A cat.\n")
-    with pytest.raises(UserError, match="--seed is of a draw"):
+    with pytest.raises(UserError, match="--seed applies to random draws"):
         list(etude.translate(run, tmp_path / "in.txt", seed=1))
     for option in ({"beams": 2}, {"penalty": 1.0}, {"coverage": 0.1}):
-        with pytest.raises(UserError, match=f"--{next(iter(option))} is of a beam search"):
+        with pytest.raises(UserError, match=f"--{next(iter(option))} applies to a beam search"):
             list(etude.translate(run, tmp_path / "in.txt", temperature=0.5, **option))
     [drawn] = etude.translate(run, tmp_path / "in.txt", top_k=2, seed=1, best=2)
     assert len(drawn) == 2

@@ -128,7 +128,7 @@ def test_memory_is_the_most_that_was_held_since() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["bert-toy", "a", "b"], "A recipe and a corpus are wanted at most"),
+        (["bert-toy", "a", "b"], "Give a recipe and a corpus at most"),
         (["bert-toy", "layers=3"], "'layers=3' is no setting: its name lacks the group"),
         (["bert-toy", "no/such/corpus"], "no/such/corpus is not a corpus"),
         (["bert-tiy"], "Did you mean 'bert-tiny'?"),

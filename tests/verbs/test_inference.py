@@ -69,18 +69,18 @@ def test_options_that_a_model_has_no_use_for_are_refused(base: Bases, tmp_path: 
     model, file = decoder(), tmp_path / "text.txt"
     file.write_text("the cat sat", encoding="utf-8")
     for options in ({"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.5}, {"seed": 1}, {"past_end": True}):
-        with pytest.raises(UserError, match="is of sampling, and --beams searches"):
+        with pytest.raises(UserError, match="applies to sampling, and --beams searches"):
             etude.generate(model, "a", beams=2, tokens=3, **options)
-    with pytest.raises(UserError, match="--penalty is of a beam search"):
+    with pytest.raises(UserError, match="--penalty applies to a beam search"):
         etude.generate(model, "a", tokens=3, penalty=1.0)
-    with pytest.raises(UserError, match="--part is of a corpus"):
+    with pytest.raises(UserError, match="--part applies to a corpus"):
         etude.perplexity(model, file, part="train")
-    with pytest.raises(UserError, match="--stride is of a causal model"):
+    with pytest.raises(UserError, match="--stride applies to a causal model"):
         etude.perplexity(etude.load(base("bert"), device="cpu"), file, stride=2)
     with pytest.raises(UserError, match=r"a biLM's held-out loss is in metrics\.jsonl"):
         etude.perplexity(etude.load(base("recurrent"), device="cpu"), file)
     for form in ("glove", "fasttext"):
-        with pytest.raises(UserError, match="--form is of a file of word vectors"):
+        with pytest.raises(UserError, match="--form applies to a file of word vectors"):
             etude.export(base("bert"), out=tmp_path / "out", form=form)
     assert not (tmp_path / "out").exists()
     with pytest.raises(UserError, match="--link-noise is of the text with links"):
@@ -125,7 +125,7 @@ def test_scores_and_answers_of_a_fine_tuned_run(
     for option in ("report", "predictions"):
         with pytest.raises(UserError, match=f"There is no folder .* for the {option}"):
             etude.evaluate(run.model, reviews[1], **{option: tmp_path / "none" / "x.html"})
-    with pytest.raises(UserError, match="--corpus is of a pre-training"):
+    with pytest.raises(UserError, match="--corpus applies to a pre-training"):
         etude.resume(run.folder, corpus=tmp_path)
     with pytest.raises(UserError, match=r"There is no file .*\. A text itself .*: echo 'TEXT' \| etude predict RUN\."):
         next(etude.predict(run.folder, tmp_path / "none.jsonl"))

@@ -71,6 +71,6 @@ def _print_task(info: TaskInfo) -> None:
 
 
 COMMANDS = (
-    Command(verbs.recipes, present_recipes, usage="One recipe is wanted at most"),
+    Command(verbs.recipes, present_recipes, usage="Give one recipe at most"),
     Command(verbs.tasks, present_tasks),
 )

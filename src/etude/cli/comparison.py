@@ -127,7 +127,7 @@ COMMANDS = (
     Command(
         verbs.study,
         present_study,
-        usage="A study is wanted, such as studies/mask-rate.yaml",
+        usage="Give a study, such as studies/mask-rate.yaml",
         grouped=False,
         prints_lines=True,
         rest="others",

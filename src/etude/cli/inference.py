@@ -99,7 +99,7 @@ def present_translate(
         tokenizer: Tokenizer of BLEU by sacrebleu's name, such as 13a; by the language of the references unless given.
     """
     if reference is None and tokenizer is not None:
-        raise UserError("--tokenizer is of BLEU: give the translations to compare with, --reference FILE.")
+        raise UserError("--tokenizer applies to BLEU: name the file of references, too, with --reference FILE.")
     references = None if reference is None else read_references(reference)
     if tokenizer is not None:
         from etude.tasks.translate.scores import check_tokenizer

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from etude.pretraining.cluster_check import ClusterCheck
     from etude.runs.run import Run
 
-USAGE = "A recipe and a corpus are wanted, for example 'bert-small data/books'"
+USAGE = "Give a recipe and a corpus, for example 'bert-small data/books'"
 HINT = "'etude recipes' lists the recipes, 'etude prepare' makes a corpus."
 
 
@@ -258,14 +258,14 @@ COMMANDS = (
     Command(
         verbs.bench,
         present_bench,
-        usage="A recipe and a corpus are wanted at most, as 'bert-small data/books'",
+        usage="Give a recipe and a corpus at most, as in 'bert-small data/books'",
     ),
     Command(
         verbs.pretrain,
         present_pretrain,
         usage=USAGE,
         hint=HINT,
-        missing="Say where the run goes: -o runs/NAME.",
+        missing="Name the folder of the new run: -o runs/NAME.",
         resume=partial(advise_resuming, "pretrain"),
     ),
     Command(verbs.distill, present_distill, usage=USAGE, hint=HINT, resume=partial(advise_resuming, "pretrain")),

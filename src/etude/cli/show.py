@@ -184,7 +184,7 @@ def present_unknown(call: Call[Coverage], *, top: int = 20) -> None:
 
 COMMANDS = (
     Command(verbs.graph, present_graph),
-    Command(verbs.batch, present_batch, usage="A recipe and a corpus are wanted, as 'bert-toy data/books'"),
+    Command(verbs.batch, present_batch, usage="Give a recipe and a corpus, as in 'bert-toy data/books'"),
     Command(verbs.attention, present_attention),
     Command(verbs.heads, present_heads),
     Command(verbs.mix, present_mix),

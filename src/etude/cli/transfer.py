@@ -40,7 +40,7 @@ def present_finetune(call: Call[TaskRun], *, resume: Path | None = None) -> None
 
     if arguments["task"] in SUITES:
         names = ("train", "out", "settings", "skip_bad", "quiet")
-        call.refuse_options(names, f"is of one task, and {arguments['task']} is a suite of them: leave it out.")
+        call.refuse_options(names, f"applies to one task, and {arguments['task']} is a suite of them: leave it out.")
         shared = {name: arguments[name] for name in names}
         with show_activity(call.stage, bool(arguments["quiet"])):
             suite = verbs.finetune_suite(arguments["run"], arguments["task"], **shared)
@@ -153,9 +153,9 @@ COMMANDS = (
     Command(
         verbs.finetune,
         present_finetune,
-        usage="A run and a task are wanted, for example 'runs/bert classify'",
+        usage="Give a run and a task, for example 'runs/bert classify'",
         hint="'etude tasks' lists the tasks.",
-        missing="Say what to learn from, and where the run goes: --train FILE -o runs/NAME.",
+        missing="Name the labelled examples and the folder of the new run: --train FILE -o runs/NAME.",
         resume=partial(advise_resuming, "finetune"),
     ),
     Command(verbs.augment, present_augment),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def present_verify(call: Call[Verified]) -> None:
     result = call()
-    echo(f"{result.folder}: a {result.kind}; {result.files:,} files are what was written")
+    echo(f"{result.folder}: a {result.kind}; {result.files:,} files agree with their hashes")
     for note in result.notes:
         echo(f"! {note}")
 

@@ -218,7 +218,7 @@ def _read_text(path: Path) -> tuple[list[str], np.ndarray]:
         width = len(first.partition(b"\t")[2].split()) if b"\t" in first else len(fields) - 1
         lines = chain([(number, first)], lines)
     if width < 1:
-        raise UserError(f"{path}:{number}: this is no file of entity vectors: a name and numbers behind it are wanted.")
+        raise UserError(f"{path}:{number}: this is no file of entity vectors: a line is a name and its numbers.")
     names: list[str] = []
     vectors: list[np.ndarray] = []
     first_line: dict[str, int] = {}

@@ -159,7 +159,7 @@ class GraphModel:
     def complete(self, head: str | None, relation: str, tail: str | None = None, top: int = 10) -> list[LinkGuess]:
         """Return the likeliest entities for the side of a triple that is None, best first."""
         if (head is None) == (tail is None):
-            raise UserError("Give the head or the tail, and None for the one that is wanted.")
+            raise UserError("Give the head or the tail, and None for the one to predict.")
         if top < 1:
             raise UserError(f"top={top}: ask for one entity or more.")
         known = torch.tensor([self.entity(head if head is not None else str(tail))], device=self.device)

@@ -47,7 +47,7 @@ def chosen_layers(layers: Layers, count: int) -> list[int]:
     if not layers or any(not -count <= int(number) < count for number in layers):
         raise UserError(
             f"transfer.layers={layers}: this model has the layers 0 (its embedding) to {count - 1}; "
-            "-1 is the last, and at least one is wanted."
+            "-1 is the last. Give at least one of them."
         )
     return [int(number) % count for number in layers]
 

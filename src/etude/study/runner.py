@@ -303,7 +303,7 @@ def _tell_unplanned(imported: frozenset[str], plans: Sequence[Plan], on_progress
     text_note = f" {foreign} pre-trainings among them read another text, or one with other tokens." if foreign else ""
     on_progress(
         f"{len(others)} of {len(imported)} imported cells are not among those planned here: their settings, text, "
-        f"data, code or torch are others. Theirs: {'; '.join(versions) or 'no version is told'}; here: torch "
+        f"data, code or torch are others. Theirs: {'; '.join(versions) or 'no version is recorded'}; here: torch "
         f"{plans[0].machine.torch_version}.{text_note} (--report plans with the torch of the archive, --any-version "
         "takes cells of every version of code and torch.)"
     )

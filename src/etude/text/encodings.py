@@ -35,8 +35,8 @@ def suggest_encoding(path: str | Path, is_labelled: bool = False) -> str:
     convert = f"iconv -f {name} -t UTF-8 {shlex.quote(str(path))} > converted{Path(path).suffix}"
     kind = f" It reads as {NAMES.get(name, name)}: "
     if is_labelled:
-        return f"{kind}'{convert}' writes it anew in UTF-8."
-    return f"{kind}etude prepare reads it with --encoding {name.lower()}, and '{convert}' writes it anew in UTF-8."
+        return f"{kind}'{convert}' converts it to UTF-8."
+    return f"{kind}etude prepare reads it with --encoding {name.lower()}, and '{convert}' converts it to UTF-8."
 
 
 @lru_cache(maxsize=8)

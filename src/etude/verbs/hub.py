@@ -97,7 +97,7 @@ def export(
     from etude.runs.run import Run
 
     run, path = require_path("run", run, "a run"), Path(out)
-    refused = "is of a file of word vectors: leave it out."
+    refused = "applies to a file of word vectors: leave it out."
     if is_baseline(run):
         refuse_given({"form": (form, None)}, refused)
         from etude.baselines.export import export_baseline

@@ -74,7 +74,7 @@ def _open_model(run: str | Path | Run | LoadedModel, device: str | None, dtype: 
 def _require_lines(path: Path | None, verb: str) -> None:
     """Refuse a path that is no file; a text in its place, as `fill` and `generate` take, is told the way it goes."""
     if path is not None and not path.is_file():
-        advice = "" if path.is_dir() else f"A text itself comes by standard input: echo 'TEXT' | etude {verb} RUN."
+        advice = "" if path.is_dir() else f"A text itself goes in by standard input: echo 'TEXT' | etude {verb} RUN."
         raise UserError(explain_no_file(path), advice)
 
 
@@ -135,7 +135,7 @@ def evaluate(
             raise UserError("A run on a graph ranks entities: leave out --report, --column and --skip-bad.")
         return _evaluate_graph(run, file, predictions, relations, graph)
     if relations or graph is not None:
-        raise UserError("--relations and --graph are of a run on a graph: leave them out.")
+        raise UserError("--relations and --graph need a run on a graph: leave them out.")
     if file is None:
         raise UserError(
             f"Give a file of examples: etude evaluate {quote_path(run) if isinstance(run, str) else 'RUN'} FILE."
@@ -322,14 +322,14 @@ def generate(
     if beams is not None and (on_text is not None or samples > 1):
         raise UserError("--beams gives one text, known only at its end: leave out --stream and --samples.")
     if beams is None:
-        refuse_given({"penalty": (penalty, 0.6)}, "is of a beam search: give --beams, too.")
+        refuse_given({"penalty": (penalty, 0.6)}, "applies to a beam search: give --beams, too.")
     else:
         refuse_given(
             {
                 "temperature": (temperature, 1.0), "top_k": (top_k, None), "top_p": (top_p, None), "seed": (seed, 0),
                 "top_p_rule": (top_p_rule, "usual"), "past_end": (past_end, False), "overflow": (overflow, "slide"),
             },
-            "is of sampling, and --beams searches for the likeliest text: leave one of them out.",
+            "applies to sampling, and --beams searches for the likeliest text: leave one of them out.",
         )  # fmt: skip
     model = _open_model(run, device, dtype)
     texts = [prompts] if isinstance(prompts, str) else require_texts(prompts, "generate") or [""]
@@ -384,11 +384,11 @@ def translate(
         dtype: Type of the weights; half precision is faster on a GPU.
     """
     if (temperature, top_k, top_p) == (None, None, None):
-        refuse_given({"seed": (seed, 0)}, "is of a draw: give --temperature, --top-k or --top-p, too.")
+        refuse_given({"seed": (seed, 0)}, "applies to random draws: give --temperature, --top-k or --top-p, too.")
     else:
         refuse_given(
             {"beams": (beams, 4), "penalty": (penalty, 0.6), "coverage": (coverage, 0.0)},
-            "is of a beam search, and --temperature, --top-k and --top-p draw at random: leave one of them out.",
+            "applies to a beam search, and --temperature, --top-k and --top-p draw at random: leave one out.",
         )
     path = None if file is None else Path(require_path("file", file))
     _require_lines(path, "translate")
@@ -450,11 +450,13 @@ def perplexity(
     else:
         source = read_source(require_path("text", text, "a text file or a corpus"), part)
     if isinstance(source, str):
-        refuse_given({"part": (part, "valid")}, f"is of a corpus, and {text} is a text: leave it out.")
+        refuse_given({"part": (part, "valid")}, f"applies to a corpus, and {text} is a text: leave it out.")
     model = _open_model(run, device)
     if model.model.causal:
         return measure(model, source, stride)
     if model.objective.predicts_next:
         raise UserError("Only a causal Transformer reads a text for this; a biLM's held-out loss is in metrics.jsonl.")
-    refuse_given({"stride": (stride, None)}, "is of a causal model; a masked one fills in each token: leave it out.")
+    refuse_given(
+        {"stride": (stride, None)}, "applies to a causal model; a masked one fills in each token: leave it out."
+    )
     return pseudo_perplexity(model, source)

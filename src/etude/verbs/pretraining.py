@@ -53,7 +53,7 @@ def check(
         if isinstance(corpus, Graph):
             raise UserError("A plan for a cluster is for models of text: give a corpus.")
         return check_cluster(recipe, corpus, dict(settings or {}), nodes=nodes or 1, gpus=gpus or 8, gpu=gpu)
-    refuse_given({"gpu": (gpu, "h100")}, "is of a plan for a cluster: say how large it is with --nodes or --gpus.")
+    refuse_given({"gpu": (gpu, "h100")}, "applies to a plan for a cluster: say how large it is with --nodes or --gpus.")
     from etude.pretraining import check as checking
 
     return checking.check(recipe, corpus, dict(settings or {}), entities)
@@ -169,6 +169,8 @@ def resume(run: str | Path | Run, *, corpus: str | Path | None = None, quiet: bo
 
     run = require_path("run", run, "a run that was stopped")
     if is_finetuning(run):
-        refuse_given({"corpus": (corpus, None)}, f"is of a pre-training, and {run} is a fine-tuning: leave it out.")
+        refuse_given(
+            {"corpus": (corpus, None)}, f"applies to a pre-training, and {run} is a fine-tuning: leave it out."
+        )
         return resume_finetune(run, quiet=quiet)
     return pretraining.resume(run, corpus=corpus, quiet=quiet)

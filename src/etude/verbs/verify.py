@@ -56,7 +56,7 @@ def verify(folder: str | Path | Run) -> Verified:
         return Verified(path, "export", verify_checksums(path) or 0)
     if not path.exists():
         raise UserError(f"There is no folder {path}.")
-    raise UserError(f"{path} is no run, corpus, graph, study, pick or export: nothing in it has hashes.")
+    raise UserError(f"{path} is no run, corpus, graph, study, pick or export: nothing in it has hashes. Name one.")
 
 
 def _verify_corpus(folder: Path) -> Verified:

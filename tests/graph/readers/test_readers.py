@@ -170,7 +170,7 @@ def test_labels_in_ntriples_are_of_the_language(tmp_path: Path) -> None:
     path = write(tmp_path, "labels.nt", f'{label} "Seoul"@en .\n{label} "서울"@ko .\n')
     assert [row.label for row in entities(path, language="ko")] == ["서울"]
     assert [row.label for row in entities(path)] == ["Seoul", "서울"]
-    with pytest.raises(UserError, match="the columns of this format are fixed; leave --entity-columns away"):
+    with pytest.raises(UserError, match="the columns of this format are fixed; leave --entity-columns out"):
         entities(path, "id,label")
 
 

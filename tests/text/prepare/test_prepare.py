@@ -302,4 +302,4 @@ def test_files_of_a_folder_that_are_no_text_are_told(tmp_path: Path, caplog: pyt
         (folder / name).write_bytes(b"?")
     prepare(folder, tmp_path / "c", "char", workers=0)
     [message] = caplog.messages
-    assert message.endswith("texts: left out what is no text by its name: 2 .bz2, 1 without an ending, 1 .pdf")
+    assert message.endswith("texts: left out files with endings of no text: 2 .bz2, 1 without an ending, 1 .pdf")

@@ -62,7 +62,7 @@ def read_triples(
 ) -> Iterator[TripleBlock]:
     """Yield the triples of a file of any format; `counts` gets what was left out."""
     if settings.columns is not None and file.format in ("ntriples", "conceptnet"):
-        raise UserError(f"{file.path}: the columns of this format are fixed; leave --triple-columns away.")
+        raise UserError(f"{file.path}: the columns of this format are fixed; leave --triple-columns out.")
     return READERS[file.format](file, settings, counts, watch)
 
 
@@ -72,7 +72,7 @@ def read_entities(
     """Yield what a file of any format says of entities; `counts` gets what was left out."""
     columns = settings.columns
     if columns is not None and file.format in ("ntriples", "conceptnet"):
-        raise UserError(f"{file.path}: the columns of this format are fixed; leave --entity-columns away.")
+        raise UserError(f"{file.path}: the columns of this format are fixed; leave --entity-columns out.")
     if file.format == "jsonl":
         return read_entity_json(file, columns, watch)
     if file.format in ("tsv", "csv"):

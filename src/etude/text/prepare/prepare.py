@@ -125,7 +125,7 @@ def prepare(
     source_list = find_sources(sources, weights)
     for source in source_list:
         if source.left_out:
-            log.warning("%s: left out what is no text by its name: %s", source.name, describe_left_out(source))
+            log.warning("%s: left out files with endings of no text: %s", source.name, describe_left_out(source))
     sides = parse_pairs(pairs) if pairs is not None else None
     if sides is not None:
         source_list = match_sides(source_list, sides)
