@@ -17,10 +17,8 @@ from etude.runs.staging import refuse_existing, try_writing
     [
         (["recipe.yaml"], "Resume it with 'etude pretrain --resume"),
         (["recipe.yaml", "task.yaml"], "Resume it with 'etude finetune --resume"),
-        (
-            ["recipe.yaml", "model.safetensors"],
-            "exists already. Choose another folder with -o",
-        ),  # finished, or imported
+        (["recipe.yaml", "model.safetensors"], "Resume it with"),  # killed behind its weights
+        (["recipe.yaml", "checksums.json"], "exists already. Choose another folder with -o"),  # finished
         (["recipe.yaml", "task.yaml", "modeling_etude.py"], "exists already. Choose another folder with -o"),
         (["notes.txt"], "exists already. Choose another folder with -o"),
     ],

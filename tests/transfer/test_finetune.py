@@ -75,7 +75,7 @@ def test_a_tuned_run_is_a_model_too(tuned: Run, base: Bases, reviews: Files, tmp
     assert again.evaluate(reviews[1])["accuracy"].value > 0.9
     assert again.predict(["good film"])[0]["label"] == "good"
     assert etude.load(again.folder).encode(["good"]).shape == (1, 32)
-    with pytest.raises(UserError, match="etude finetune --resume"):
+    with pytest.raises(UserError, match=r"exists already\. Choose another folder"):
         etude.finetune(base("bert"), "classify", train=reviews[0], out=tuned.folder)
 
 

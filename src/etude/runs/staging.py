@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from etude.errors import UserError, explain_write_failure, quote_path
+from etude.text.run_checksums import CHECKSUMS
 from etude.train import checkpoint
 
 
@@ -23,7 +24,7 @@ def refuse_existing(folder: Path) -> None:
         exists = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     if exists:
         is_export = (folder / "modeling_etude.py").is_file()  # of `etude export`: it holds the recipe, and cannot go on
-        is_finished = (folder / "model.safetensors").is_file()
+        is_finished = (folder / CHECKSUMS).is_file()  # the last file of a run
         is_run = (folder / "recipe.yaml").is_file() and not is_export and not is_finished
         verb = "finetune" if (folder / "task.yaml").is_file() else "pretrain"
         advice = f"Resume it with 'etude {verb} --resume {quote_path(folder)}', or choose" if is_run else "Choose"
