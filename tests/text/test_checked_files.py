@@ -94,3 +94,13 @@ def test_hostile_text_is_one_message(tmp_path: Path) -> None:
     content = json.dumps(deep | {"sha256": "0" * 64}).encode()
     with pytest.raises(UserError, match="was altered"):
         parse_manifest(tmp_path / "manifest.json", content, "Prepare it again.")
+
+
+def test_the_command_proposed_names_a_folder_that_is_free(tmp_path: Path) -> None:
+    """`etude prepare` refuses a folder that holds something else, so that it is not proposed as the place."""
+    for folder, place in ((tmp_path / "new", str(tmp_path / "new")), (tmp_path, str(tmp_path))):
+        with pytest.raises(UserError, match=rf"Make one with 'etude make -o {place}'"):
+            load(folder)
+    (tmp_path / "notes.txt").write_text("kept")
+    with pytest.raises(UserError, match=r"it has no manifest\.json\. Make one with 'etude make -o FOLDER'"):
+        load(tmp_path)

@@ -98,11 +98,12 @@ def load_manifest(folder: Path, shape: type[Shape], noun: str, version: int, com
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         if folder.is_file():
-            raise UserError(f"{folder} is not a {noun}: it is a file. Make one with '{command} -o FOLDER'.") from None
-        what = "there is no such folder" if not folder.exists() else f"it has no {MANIFEST}"
-        raise UserError(
-            f"{folder} is not a {noun}: {what}. Make one with '{command} -o {quote_path(folder)}'."
-        ) from None
+            what = "it is a file"
+        else:
+            what = f"it has no {MANIFEST}" if folder.exists() else "there is no such folder"
+        is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+        place = quote_path(folder) if is_free else "FOLDER"  # a preparation replaces no folder of another kind
+        raise UserError(f"{folder} is not a {noun}: {what}. Make one with '{command} -o {place}'.") from None
     return check_manifest(content, str(path), shape, noun, version, command)
 
 
