@@ -186,6 +186,9 @@ def test_what_is_parsed_again_was_not_changed_meanwhile() -> None:
             parse("a: 1\na: 2\n", "a.yaml")
 
 
-def test_a_corpus_in_place_of_a_recipe_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is a folder, not a recipe\. The recipe comes first, then the corpus"):
-        find_recipe(f"{tmp_path}/")
+def test_a_corpus_in_place_of_a_recipe_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "corpus").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for name in (f"{tmp_path}/", "corpus"):  # with a path, or as a bare name beside the recipes'
+        with pytest.raises(UserError, match=r"is a folder, not a recipe\. The recipe comes first, then the corpus"):
+            find_recipe(name)

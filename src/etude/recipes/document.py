@@ -289,11 +289,7 @@ def find_recipe(name: str | File, beside: File | None = None) -> File:
         raise UserError(f"There is no recipe named '{text[:40]}…': a name is shorter.")
     if text.endswith((".yaml", ".yml")) or "/" in text:
         file = File(text) if beside is None or File(text).is_absolute() else beside / text
-        if file.is_dir():
-            raise UserError(
-                f"{file} is a folder, not a recipe. The recipe comes first, then the corpus, as in `etude pretrain "
-                "bert-small CORPUS`; `etude recipes` lists the names there are."
-            )
+        _refuse_folder(file)
         if not file.is_file():
             raise UserError(f"There is no recipe file {file}. `etude recipes` lists the names there are.")
         return file
@@ -304,9 +300,19 @@ def find_recipe(name: str | File, beside: File | None = None) -> File:
         file = folder / f"{text}.yaml"
         if file.is_file():
             return file
+    _refuse_folder(File(text))
     raise UserError(
         f"There is no recipe named '{text}'.{suggest_name(text, recipe_names())} A file needs its .yaml ending."
     )
+
+
+def _refuse_folder(file: File) -> None:
+    """Raise UserError where a folder, such as a corpus, stands in the place of a recipe."""
+    if file.is_dir():
+        raise UserError(
+            f"{file} is a folder, not a recipe. The recipe comes first, then the corpus, as in `etude pretrain "
+            "bert-small CORPUS`; `etude recipes` lists the names there are."
+        )
 
 
 def read_recipe(file: File, ancestors: tuple[File, ...] = ()) -> Document:
