@@ -17,8 +17,9 @@ from etude.tasks import base, choice, classify, pair, similarity
 from etude.tasks.base import Task
 from etude.tasks.data.examples import Examples
 from etude.text.tokenizer.tokenizer import Tokenizer
+from tests.shared_data import DATA
 
-DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "tasks"
+TASKS = DATA / "tasks"
 WORDS = ["good", "bad", "film", "plot", "not", "very", "영화", "좋다", "나쁘다", "end"]
 KINDS = ["both", "causal", "recurrent", "static"]
 
@@ -223,9 +224,9 @@ def test_pairs_that_annotators_did_not_agree_on_are_no_class(tmp_path: Path) -> 
     assert len(pair.read(path, labelled=False)) == 2
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the development data is not beside this checkout")
+@pytest.mark.skipif(not TASKS.is_dir(), reason="the development data is not beside this checkout")
 def test_real_files() -> None:
-    assert len(pair.read(DATA / "rte" / "valid.jsonl.xz")) == 171
-    assert len(similarity.read(DATA / "korsts" / "valid.jsonl.xz")) == 1496
-    found = choice.read(DATA / "commonsenseqa" / "valid.jsonl.xz")
+    assert len(pair.read(TASKS / "rte" / "valid.jsonl.xz")) == 171
+    assert len(similarity.read(TASKS / "korsts" / "valid.jsonl.xz")) == 1496
+    found = choice.read(TASKS / "commonsenseqa" / "valid.jsonl.xz")
     assert len(found) == 757 and all(len(item.choices) == 5 for item in found)

@@ -15,6 +15,7 @@ from etude.text.tokenizer.char_ngrams import NgramTable
 from etude.view.coverage import measure_coverage
 from etude.view.neighbours import analogy, neighbours
 from etude.view.word_scores import Analogies, Similarity, analogies, describe, score_file, similarity
+from tests.shared_data import DATA
 
 # royal, male, plural
 ROYAL = {
@@ -122,22 +123,22 @@ def test_coverage_says_how_words_are_found() -> None:
     assert measure_coverage(spelled, ["the cat ,"]).from_ngrams == 1
 
 
-DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "wordvec_eval"
+EVALUATIONS = DATA / "wordvec_eval"
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the evaluation sets are not there")
+@pytest.mark.skipif(not EVALUATIONS.is_dir(), reason="the evaluation sets are not there")
 def test_the_published_sets_have_their_published_sizes() -> None:
     words: dict[str, None] = {}
     for name in ("EN-WS-353-ALL.txt.gz", "EN-MEN-TR-3k.txt.gz", "questions-words.txt.gz"):
-        for line in gzip.decompress((DATA / name).read_bytes()).decode().splitlines():
+        for line in gzip.decompress((EVALUATIONS / name).read_bytes()).decode().splitlines():
             if not line.startswith(":"):
                 words |= dict.fromkeys(field.lower() for field in line.split())
     chance = np.random.default_rng(0)
     random = WordVectors(list(words), chance.normal(size=(len(words), 20)).astype(np.float32))
-    assert similarity(random, DATA / "EN-WS-353-ALL.txt.gz").pairs == 353
-    men = similarity(random, DATA / "EN-MEN-TR-3k.txt.gz")
+    assert similarity(random, EVALUATIONS / "EN-WS-353-ALL.txt.gz").pairs == 353
+    men = similarity(random, EVALUATIONS / "EN-MEN-TR-3k.txt.gz")
     assert men.pairs == 3000 and abs(men.correlation) < 0.1
-    result = analogies(random, DATA / "questions-words.txt.gz", None)
+    result = analogies(random, EVALUATIONS / "questions-words.txt.gz", None)
     assert len(result.questions) == 14 and sum(result.questions.values()) == 19544 and result.accuracy < 0.01
 
 

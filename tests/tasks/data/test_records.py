@@ -21,8 +21,9 @@ from etude.errors import UserError
 from etude.tasks.classify import LabelledText, read
 from etude.tasks.data.examples import Examples, label_names, label_numbers
 from etude.tasks.data.records import records
+from tests.shared_data import DATA
 
-DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "tasks"
+TASKS = DATA / "tasks"
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 whole = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).filter(str.strip)
@@ -240,11 +241,11 @@ def test_long_fields(tmp_path: Path) -> None:
     assert len(read(path)[0].texts[0]) == 200_000
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the development data is not beside this checkout")
+@pytest.mark.skipif(not TASKS.is_dir(), reason="the development data is not beside this checkout")
 def test_real_files() -> None:
-    found = read(DATA / "cola" / "valid.jsonl.xz")
+    found = read(TASKS / "cola" / "valid.jsonl.xz")
     assert len(found) == 526 and label_names(item.label for item in found) == ["0", "1"]
-    korean = read(DATA / "korean_hate_speech" / "train.jsonl.xz", {"label": "hate"})
+    korean = read(TASKS / "korean_hate_speech" / "train.jsonl.xz", {"label": "hate"})
     assert len(korean) == 7896 and label_names(item.label for item in korean) == ["hate", "none", "offensive"]
 
 

@@ -23,8 +23,9 @@ from etude.tasks.span import answers
 from etude.tasks.span import task as span
 from etude.tasks.span.questions import Question
 from etude.text.tokenizer.tokenizer import Tokenizer
+from tests.shared_data import DATA
 
-DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "tasks"
+TASKS = DATA / "tasks"
 
 
 def script(version: str) -> ModuleType:
@@ -62,7 +63,7 @@ def made() -> list[Question]:
 
 
 def real(name: str) -> list[Question]:
-    file = DATA / name / "valid.jsonl.xz"
+    file = TASKS / name / "valid.jsonl.xz"
     if not file.is_file():
         pytest.skip(f"real questions are read from {name}, which is not here")
     with lzma.open(file, "rt", encoding="utf-8", newline="\n") as lines:

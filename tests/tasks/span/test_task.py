@@ -23,8 +23,9 @@ from etude.tasks.span.questions import Question, parse
 from etude.tasks.span.task import Settings, Span, build, learn, official, read
 from etude.tasks.span.windows import SMALLEST, windows
 from etude.text.tokenizer.tokenizer import Tokenizer
+from tests.shared_data import DATA
 
-DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "tasks"
+TASKS = DATA / "tasks"
 WORDS = [
     "서울",
     "is",
@@ -280,7 +281,7 @@ def test_squad_files(tmp_path: Path, tokenizer: Tokenizer) -> None:
         )
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the development data is not beside this checkout")
+@pytest.mark.skipif(not TASKS.is_dir(), reason="the development data is not beside this checkout")
 def test_real_questions() -> None:
-    found = read(DATA / "squad20_from_dev" / "valid.jsonl.xz")
+    found = read(TASKS / "squad20_from_dev" / "valid.jsonl.xz")
     assert len(found) == 1071 and 300 < sum(not item.answers for item in found) < 700

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import lzma
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,13 @@ import pytest
 
 from etude.tasks.tag.encodings import Scheme, convert
 from etude.tasks.tag.entities import EntityScore, TagScore, compare
+from tests.shared_data import DATA
 
-DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "tasks"
+TASKS = DATA / "tasks"
 
 
 def sentences(task: str, split: str, count: int) -> list[list[str]]:
-    path = DATA / task / f"{split}.jsonl.xz"
+    path = TASKS / task / f"{split}.jsonl.xz"
     if not path.exists():
         pytest.skip(f"the data set {task} is not on this machine")
     with lzma.open(path, "rt", encoding="utf-8") as file:

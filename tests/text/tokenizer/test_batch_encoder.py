@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.shared_data import DATA
 from tests.text.tokenizer.tokenizer_examples import (
     KOREAN,
     SPECS,
@@ -25,8 +26,6 @@ from etude.text.tokenizer.batch_encoder import BatchEncoder, EncodedBatch, is_sp
 from etude.text.tokenizer.text_batch import TextBatch
 from etude.text.tokenizer.tokenizer import Tokenizer, encode_flat
 from etude.text.tokenizer.word_cache import SpanList
-
-SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 
 
 @pytest.mark.parametrize(
@@ -199,7 +198,7 @@ def test_options_that_an_older_file_has_not_are_those_of_the_library() -> None:
 
 @pytest.fixture
 def published(tmp_path: Path) -> Path:
-    folder = SHARED / "vocab"
+    folder = DATA / "vocab"
     if not folder.is_dir():
         pytest.skip("the published vocabularies are not here")
     for name, target in (
