@@ -57,7 +57,7 @@ def test_layers_are_the_ends_of_equal_shares() -> None:
     assert matched_layers(4, 12, None) == [2, 5, 8, 11]
     assert matched_layers(6, 12, None) == [1, 3, 5, 7, 9, 11]
     assert matched_layers(2, 5, [4, 0]) == [4, 0]
-    with pytest.raises(UserError, match="no whole number"):
+    with pytest.raises(UserError, match="do not divide"):
         matched_layers(4, 6, None)
     with pytest.raises(UserError, match="0 to 4, for each of 2"):
         matched_layers(2, 5, [1])
