@@ -29,15 +29,17 @@ from etude.errors import UserError
 from etude.study.cells import ERROR, RESULT, SCORED, CellStore, Kind, flush_files, repeats_itself
 from etude.study.execute import OUTCOME
 from etude.study.folder_checksums import write_cell_checksums
+from etude.study.registration import check_registrations, merge_registrations
+from etude.study.study_folder import MACHINE, REGISTRATIONS
 from etude.tasks.outcomes import STATISTICS
 from etude.train import checkpoint
 
-FORMAT, VERSION = "etude cells", 1
+FORMAT, VERSION = "etude cells", 2
 MANIFEST = "manifest.json"
 HASH_BYTES = 64  # of SHA-256, in letters
 KEY = re.compile(r"[0-9a-f]{32}")
 MAX_BYTES = {RESULT: 64 << 20, OUTCOME: 1 << 30, ERROR: 1 << 20, MANIFEST: 64 << 20}
-STUDY_FILES = ("machine.json", "registered.json")  # device and speeds that the plan was made with; the claims' date
+STUDY_FILES = (MACHINE, REGISTRATIONS)  # device and speeds that plans were made with; the date of the claims
 
 
 @dataclass(frozen=True)
@@ -162,9 +164,9 @@ def import_cells(store: CellStore, path: Path, study_folder: Path) -> ImportRepo
         _place_cell(store, key, files)
         added += 1
         failures += ERROR in files
-    for name, values in context.items():
-        if not (study_folder / name).exists():
-            checkpoint.write_text(study_folder / name, json.dumps(values, indent=1, ensure_ascii=False))
+    if MACHINE in context and not (study_folder / MACHINE).exists():
+        checkpoint.write_text(study_folder / MACHINE, json.dumps(context[MACHINE], indent=1, ensure_ascii=False))
+    merge_registrations(study_folder, context.get(REGISTRATIONS, {}))
     return ImportReport(added, present, failures, frozenset(cells), len(archived) - len(cells))
 
 
@@ -243,6 +245,8 @@ def _parse_manifest(path: Path, content: bytes) -> dict[str, Any]:
             raise UserError(f"{path}: '{key}' is no cell with its files.")
     if not all(isinstance(values, dict) for values in context.values()):
         raise UserError(f"{path}: the manifest holds files of a study that are none.")
+    if REGISTRATIONS in context:
+        context[REGISTRATIONS] = check_registrations(context[REGISTRATIONS], f"{path}: {REGISTRATIONS}")
     return manifest
 
 

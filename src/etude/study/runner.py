@@ -10,16 +10,13 @@ import contextlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, NotRequired
+from typing import Any, Literal
 
 import yaml
-from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
 from etude.errors import UserError
 from etude.recipes.document import Writer
-from etude.settings import read_json
 from etude.study import planner, results
 from etude.study.cell_archive import import_cells
 from etude.study.cells import PRETRAININGS, Cell, CellStore
@@ -30,12 +27,14 @@ from etude.study.folder_checksums import open_for_writing, write_checksums
 from etude.study.leaderboard import render_leaderboard_html, render_markdown
 from etude.study.plan import Plan
 from etude.study.queue import OnProgress, run_cells
+from etude.study.registration import register_claims
 from etude.study.relative_paths import save_paths
 from etude.study.report.page import write_report
 from etude.study.settings import Study
 from etude.study.study_folder import (
     MACHINE,
     REGISTERED,
+    REGISTRATIONS,
     REPORT,
     RESULTS,
     STUDY,
@@ -120,7 +119,7 @@ def run(
         visit.check_archive(CellStore(folder / "cells"))
         plan = make_plan()
         _tell_unplanned(imported, [plan], on_progress)
-        registration = _register(plan)
+        registration = _register(plan, folder)
         if not work:
             visit.export(plan.store)
             return write_results(plan, load_errors(plan, select_cells(plan, only)), registration, language)
@@ -221,7 +220,7 @@ def run_several(
 
         planned = [make_plan(number) for number in range(len(studies))]
         _tell_unplanned(imported, planned, on_progress)
-        registrations = [_register(plan) for plan in planned]
+        registrations = [_register(plan, root) for plan in planned]
         errors: dict[str, str] = {}
         if work:
             if retry:
@@ -309,9 +308,9 @@ def _tell_unplanned(imported: frozenset[str], plans: Sequence[Plan], on_progress
     )
 
 
-def _register(plan: Plan) -> dict[str, Any]:
+def _register(plan: Plan, root: Path) -> dict[str, Any]:
     """Register the claims and save the study beside its cells; a file there that says the same stays as it is."""
-    registration = register_claims(plan)
+    registration = register_claims(plan, root)
     values = save_paths(plan.study.dump(), plan.study.root, plan.folder)
     if not _says(plan.folder / STUDY, values):
         text = yaml.dump(values, Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
@@ -342,7 +341,7 @@ def write_results(plan: Plan, errors: dict[str, str], registration: dict[str, An
     checkpoint.write_text(plan.folder / TABLE, render_markdown(collected))
     write_report(plan.folder / REPORT, collected, language)
     inputs = [str(path.relative_to(plan.folder)) for name in HASHED for path in (plan.folder / name).rglob("*.json*")]
-    write_checksums(plan.folder, (MACHINE, REGISTERED, RESULTS, *inputs))
+    write_checksums(plan.folder, (MACHINE, REGISTERED, REGISTRATIONS, RESULTS, *inputs))
     return Report(plan.folder, collected)
 
 
@@ -365,55 +364,3 @@ def _make_executor(on: ExecutorName, folder: Path, workers: int, quiet: bool) ->
     if on == "ray":
         return RayExecutor(folder)
     return ProcessExecutor(folder, workers) if on == "processes" else SerialExecutor(folder, quiet)
-
-
-_DEFAULTS = {"trainability": False}  # of claims that were registered before there was this setting
-
-
-class Registration(TypedDict):
-    """What `registered.json` of a study holds."""
-
-    date: str
-    claims: list[dict[str, Any]]
-    rule: dict[str, Any]
-    changed: NotRequired[bool]
-    seeds: NotRequired[list[str]]
-
-
-def register_claims(plan: Plan) -> dict[str, Any]:
-    """Save the claims and the rule before the first cell runs, so that the report can say if they changed later."""
-    study, path = plan.study, plan.folder / REGISTERED
-    current = {
-        "claims": [claim.model_dump(mode="json") for claim in study.claims],
-        "rule": study.rule.model_dump(mode="json", exclude={"deviation"}),  # a guess for plans decides nothing
-    }
-    has_results = any(plan.store.state(key) != "absent" for key in plan.cells)
-    counts = f"{study.seeds.pretrain} × {study.seeds.transfer}"
-    registration: dict[str, Any] = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "changed": False,
-        "seeds": [counts],
-        **current,
-    }
-    if path.is_file():
-        advice = "Take it from a copy, or choose another folder with -o."
-        former: dict[str, Any] = {**read_json(path, Registration, advice)}
-        former["claims"] = [_DEFAULTS | claim for claim in former["claims"]]
-        is_same = {name: former[name] for name in current} == current
-        registration["changed"] = former.get("changed", False) if is_same else True  # results could be seen
-        if is_same:
-            registration["date"] = former["date"]
-        if has_results:
-            registration["seeds"] = list(dict.fromkeys([*former.get("seeds", []), counts]))
-        if registration == former:
-            return _describe_registration(study, registration)
-    checkpoint.write_text(path, json.dumps(registration, indent=1, ensure_ascii=False))
-    return _describe_registration(study, registration)
-
-
-def _describe_registration(study: Study, registration: dict[str, Any]) -> dict[str, Any]:
-    """Describe when claims were registered, and the numbers of seeds that were judged without having been planned."""
-    planned = {f"{look} × {study.seeds.transfer}" for look in study.rule.looks}
-    seeds = registration["seeds"]
-    unplanned = seeds if len(seeds) > 1 and not set(seeds) <= planned else []
-    return {"date": registration["date"], "changed": registration["changed"], "unplanned_seeds": unplanned}

@@ -12,6 +12,7 @@ from etude.runs.run import RECIPE
 from etude.text.run_checksums import CHECKSUMS
 
 STUDY, RESULTS, REPORT, TABLE, REGISTERED = "study.yaml", "results.json", "report.html", "table.md", "registered.json"
+REGISTRATIONS = "registrations.json"  # of all studies whose cells lie in a folder
 MACHINE = "machine.json"
 PICK = "pick.json"  # of a pick, whose report and results have the same names
 
