@@ -1,6 +1,6 @@
 """Trials that decide a recipe for some minutes: each choice beside the recipe as it is, by what the model is worth.
 
-    python benchmarks/recipe_trials.py TRIALS TEXT TASKS WORK [--parallel 2] [--until MINUTES] [--only NAME ...]
+    python benchmarks/recipe_trials.py TRIALS TEXT TASKS WORK [--parallel 2] [--finetunings 8] [--until MINUTES]
     python benchmarks/recipe_trials.py TRIALS --table                  # what there is so far, from RESULTS alone
 
 TRIALS is a file such as trials/encoder-20min.yaml: a recipe, the minutes of a trial, tasks with their settings, and the
@@ -9,12 +9,13 @@ trials, each with settings that differ from the recipe's; `base` has none. TEXT 
 
 First each trial is timed alone, in turns with the others and on its share of the cores, and the median of some short
 measurements turns the minutes into steps: so `--parallel` trials may then share the machine, or one that is busy, and a
-slower shape still gets fewer steps. On a CPU that others use, too, seconds are those that the process had of its cores.
-Each trained model is fine-tuned on every task with every seed. Its score is the mean over tasks of the mean over seeds,
-on the `valid` files, so these choose and are no test. Where a file has no tasks, the loss on held-out text decides:
-for trials of one objective and one tokenizer. A trial's line goes to results/trials/RECIPE.jsonl; lines that are there
-for as many minutes are not repeated. --until begins no trial that would not end by then; what WORK holds of an
-interrupted one is used by the next call.
+slower shape still gets fewer steps. A trial that says `speed: NAME` has the speed of another one (another rate changes
+none). On a CPU that others use, too, seconds are those that the process had of its cores. Each trained model is
+fine-tuned on every task with every seed, `--finetunings` at once, while the next trials pre-train. Its score is the
+mean over tasks of the mean over seeds, on the `valid` files, so these choose and are no test. Where a file has no
+tasks, the loss on held-out text decides: for trials of one objective and one tokenizer. A trial's line goes to
+results/trials/RECIPE.jsonl; lines that are there for as many minutes are not repeated. `--only NAME ...` takes some
+trials, `--until` begins none that would not end by then; a later call uses what WORK holds of an interrupted one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,6 +79,7 @@ class Trial:
     name: str
     set: Mapping[str, object] = field(default_factory=dict)
     tokenizer: str | None = None  # None: the recipe's
+    speed: str | None = None  # the trial whose speed this one has; None: it is measured
 
     @property
     def words(self) -> list[str]:
@@ -104,9 +106,13 @@ def read_plan(path: Path) -> Plan:
         for name, task in document.pop("tasks").items()
     }  # fmt: skip
     trials = tuple(
-        Trial(name, (given or {}).get("set", {}), (given or {}).get("tokenizer"))
+        Trial(name, (given or {}).get("set", {}), (given or {}).get("tokenizer"), (given or {}).get("speed"))
         for name, given in document.pop("trials").items()
     )
+    measured = {trial.name for trial in trials if trial.speed is None}
+    for trial in trials:
+        if trial.speed is not None and trial.speed not in measured:
+            raise SystemExit(f"{path}: {trial.name} has the speed of {trial.speed}, which is not measured.")
     return Plan(**document, tasks=tasks, trials=trials)
 
 
@@ -140,25 +146,33 @@ class Workshop:
                 self.etude("prepare", self.text, "-o", folder, "--tokenizer", tokenizer, log=folder.name, threads=2)
         return folder
 
-    def measure_speeds(self, trials: Iterable[Trial]) -> dict[str, dict[str, float]]:
+    def measure_speeds(self, trials: Iterable[Trial], compile_at_once: int) -> dict[str, dict[str, float]]:
         """The median of some measurements of each trial, in turns; kept, so that a trial has the same steps again."""
         path = self.work / "speeds.json"
         speeds: dict[str, dict[str, float]] = json.loads(path.read_text()) if path.is_file() else {}
-        missing = [trial for trial in trials if trial.name not in speeds]
+        named = {trial.speed or trial.name for trial in trials}
+        missing = [trial for trial in self.plan.trials if trial.name in named and trial.name not in speeds]
+        if not self.device and missing:  # kernels are compiled side by side, and found by what is timed alone
+            with ThreadPoolExecutor(compile_at_once) as pool:
+                list(pool.map(lambda trial: self.measure_speed(trial, 0.1), missing))
         found: dict[str, list[dict[str, float]]] = {trial.name: [] for trial in missing}
         for _ in range(self.plan.speed_rounds):
             for trial in missing:
-                values = [self.plan.recipe, self.corpus(trial), self.plan.speed_seconds, self.plan.minutes]
-                command = [sys.executable, "-c", SPEED, *map(str, values), *trial.words, *self.device]
-                environment = os.environ | {"OMP_NUM_THREADS": str(self.threads)}
-                output = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=environment).stdout
-                found[trial.name].append(json.loads(output.splitlines()[-1]))
+                found[trial.name].append(self.measure_speed(trial, self.plan.speed_seconds))
         for name, all_found in found.items():
             speeds[name] = sorted(all_found, key=lambda one: one["tokens_per_second"])[len(all_found) // 2]
             rates = " ".join(f"{one['tokens_per_second']:,.0f}" for one in all_found)
             print(f"{name}: {rates} tokens/s, {speeds[name]['steps']} steps", flush=True)
         path.write_text(json.dumps(speeds, indent=1))
         return speeds
+
+    def measure_speed(self, trial: Trial, seconds: float) -> dict[str, float]:
+        values = [self.plan.recipe, self.corpus(trial), seconds, self.plan.minutes]
+        command = [sys.executable, "-c", SPEED, *map(str, values), *trial.words, *self.device]
+        environment = os.environ | {"OMP_NUM_THREADS": str(self.threads)}
+        output = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=environment).stdout
+        measured: dict[str, float] = json.loads(output.splitlines()[-1])
+        return measured
 
     def pretrain(self, trial: Trial, steps: float) -> Path:
         run: Path = self.work / "runs" / trial.name
@@ -195,23 +209,20 @@ class Workshop:
                     part.write_text("".join(line for _, line in zip(range(examples), lines, strict=False)), "utf-8")
         return part
 
-    def run_trial(self, trial: Trial, speed: Mapping[str, float]) -> dict[str, Any]:
-        start = time.monotonic()
-        run = self.pretrain(trial, speed["steps"])
+    def describe_trial(self, trial: Trial, speed: Mapping[str, float], run: Path) -> dict[str, Any]:
         lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         valid = [json.loads(line) for line in lines if '"valid"' in line]
-        scores = {name: [self.finetune(run, name, seed) for seed in range(self.plan.seeds)] for name in self.plan.tasks}
         return {
             "trial": trial.name, "set": dict(trial.set), "tokenizer": trial.tokenizer, "minutes": self.plan.minutes,
-            **speed, "valid": valid[-1] if valid else None, "scores": scores,
-            "seconds": round(time.monotonic() - start),
+            **speed, "valid": valid[-1] if valid else None,
         }  # fmt: skip
 
 
-def describe_machine() -> dict[str, object]:
+def describe_machine(commit: str | None) -> dict[str, object]:
     from etude.runs.model_card import describe_hardware, describe_versions
 
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    if commit is None:
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     date = datetime.now(UTC).isoformat(timespec="minutes")
     return {"commit": commit, "hardware": describe_hardware(), "versions": describe_versions(), "date": date}
 
@@ -273,29 +284,60 @@ def run_trials(plan: Plan, arguments: argparse.Namespace, path: Path) -> None:
     done = {one["trial"] for one in read_results(path) if one["minutes"] == plan.minutes}
     trials = [trial for trial in plan.trials if trial.name not in done]
     trials = [trial for trial in trials if not arguments.only or trial.name in arguments.only]
-    workshop, machine, longest, lock = Workshop(plan, arguments), describe_machine(), [0.0], threading.Lock()
-    speeds = workshop.measure_speeds(trials)
+    workshop, machine = Workshop(plan, arguments), describe_machine(arguments.commit)
+    longest, lock = [0.0], threading.Lock()
+    speeds = workshop.measure_speeds(trials, arguments.parallel)
 
-    def run_one(trial: Trial) -> None:
+    def pretrain(trial: Trial) -> Path | None:
         expected = longest[0] or 60 * plan.minutes * arguments.parallel * 1.3
         if arguments.until and time.monotonic() - start + expected > 60 * arguments.until:
             print(f"{trial.name}: not begun, it would not end in time", flush=True)
-            return
+            return None
+        begun = time.monotonic()
         try:
-            result = workshop.run_trial(trial, speeds[trial.name])
+            run = workshop.pretrain(trial, speeds[trial.speed or trial.name]["steps"])
         except RuntimeError as error:  # of this trial alone
             print(f"{trial.name}: failed: {error}", flush=True)
+            return None
+        seconds = time.monotonic() - begun
+        longest[0] = max(longest[0], seconds)
+        print(f"{trial.name}: pre-trained in {seconds:.0f} s", flush=True)
+        return run
+
+    def finetune(run: Path, pool: ThreadPoolExecutor) -> dict[str, list[Future[float]]]:
+        return {
+            name: [pool.submit(workshop.finetune, run, name, seed) for seed in range(plan.seeds)] for name in plan.tasks
+        }
+
+    def finish(trial: Trial, run: Path, scores: Mapping[str, list[Future[float]]]) -> None:
+        try:
+            values = {name: [future.result() for future in futures] for name, futures in scores.items()}
+        except RuntimeError as error:
+            print(f"{trial.name}: failed: {error}", flush=True)
             return
+        result = workshop.describe_trial(trial, speeds[trial.speed or trial.name], run) | {"scores": values}
         with lock:
-            longest[0] = max(longest[0], result["seconds"])
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(result | machine) + "\n")
-        score = mean_score(result["scores"]) if plan.tasks else result["valid"]["loss"]
-        print(f"{trial.name}: {score:.3f} after {result['seconds']} s", flush=True)
+        score = mean_score(values) if plan.tasks else result["valid"]["loss"]
+        print(f"{trial.name}: {score:.3f} after {time.monotonic() - start:.0f} s", flush=True)
 
-    with ThreadPoolExecutor(arguments.parallel) as pool:
-        list(pool.map(run_one, trials))
+    with (
+        ThreadPoolExecutor(arguments.finetunings) as tunings,
+        ThreadPoolExecutor(max(1, len(trials))) as collectors,
+        ThreadPoolExecutor(arguments.parallel) as slots,
+    ):
+        endings: list[Future[None]] = []
+
+        def run_one(trial: Trial) -> None:
+            run = pretrain(trial)
+            if run is not None:
+                endings.append(collectors.submit(finish, trial, run, finetune(run, tunings)))
+
+        list(slots.map(run_one, trials))
+        for ending in endings:
+            ending.result()
 
 
 def main() -> None:
@@ -305,6 +347,8 @@ def main() -> None:
     parser.add_argument("tasks", type=Path, nargs="?")
     parser.add_argument("work", type=Path, nargs="?")
     parser.add_argument("--parallel", type=int, default=1, help="trials at once")
+    parser.add_argument("--finetunings", type=int, default=2, help="fine-tunings at once")
+    parser.add_argument("--commit", help="of this code, where there is no repository")
     parser.add_argument("--until", type=float, help="minutes from now: begin no trial that would end later")
     parser.add_argument("--only", nargs="+")
     parser.add_argument("--cpu", action="store_true", help="train on the CPU, whatever is there")
