@@ -1,12 +1,13 @@
 """Twenty minutes of one GPU: an encoder of your own text, and what it is worth on eight tasks.
 
     python benchmarks/twenty_minutes.py TEXT TASKS WORK [--vocab VOCAB] [--recipe encoder-20min] [--seeds 5]
-    python benchmarks/twenty_minutes.py TEXT TASKS WORK --decoder      # bits a byte beside gpt2 at the same minutes
+    python benchmarks/twenty_minutes.py TEXT TASKS WORK --decoder      # bits a byte and LAMBADA beside gpt2
 
 TEXT is a text file, TASKS a folder with <task>/train.jsonl.xz and valid.jsonl.xz, VOCAB BERT's uncased vocab.txt. The
 recipe's `train.minutes` become steps by the measured speed of the card, once: a run that was interrupted goes on with
 the same schedule. Every fine-tuning tries three rates with one seed, and the best on valid is repeated with the others;
-medians are over all seeds of that rate. Everything lies in WORK and goes on where it stopped: run it again after an
+medians are over all seeds of that rate. LAMBADA's passages are TASKS/lambada/*.jsonl.xz; without them bits a byte stand
+alone. Everything lies in WORK and goes on where it stopped: run it again after an
 interruption, on a second visit with WORK brought along. `--stop-after 540` ends by itself before a visit does.
 
 BERT-medium's published row (Turc et al. 2019, 8 x 512 too) and the goals stand beside the table. Scores are those of
@@ -174,17 +175,37 @@ def print_table(result: dict[str, Any]) -> None:
 
 
 def compare_decoders(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """Pre-train decoder-20min and gpt2 at the same shape for the same minutes, one after the other."""
+    """Pre-train decoder-20min, gpt2 and gpt2 at decoder-20min's shape for the same minutes, one after the other."""
     minutes = [f"train.minutes={arguments.minutes}"] if arguments.minutes else []
-    peer = ["model.layers=8", "model.width=512", "model.heads=8", "train.tokens=null", "train.batch_tokens=131072",
-            "train.micro_tokens=131072", f"train.minutes={arguments.minutes or 20}"]  # fmt: skip
+    peer = ["train.tokens=null", "train.batch_tokens=131072", "train.micro_tokens=131072",
+            f"train.minutes={arguments.minutes or 20}"]  # fmt: skip
+    shape = ["model.layers=8", "model.width=512", "model.heads=8"]
+    works = (("decoder-20min", "decoder-20min", minutes), ("gpt2", "gpt2", peer), ("gpt2-8x512", "gpt2", peer + shape))
     results = {}
-    for recipe, settings in (("decoder-20min", minutes), ("gpt2", peer)):
-        run = pretrain(arguments, work, recipe, recipe, settings)
-        if (run / "metrics.jsonl").is_file():
+    for name, recipe, settings in works:
+        run = pretrain(arguments, work, recipe, name, settings)
+        if (run / "model.safetensors").is_file():
             lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-            results[recipe] = [json.loads(line) for line in lines if '"valid"' in line][-1:]
+            valid = [json.loads(line) for line in lines if '"valid"' in line][-1]
+            results[name] = {"valid": valid, "lambada": score_last_words(arguments, run, work)}
+    (work / "decoders.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
     return results
+
+
+def score_last_words(arguments: argparse.Namespace, run: Path, work: Path) -> dict[str, Any] | None:
+    """Ask for the last words of LAMBADA's passages without examples; returns what `etude prompt --json` says."""
+    passages = sorted(Path(arguments.tasks, "lambada").glob("*.jsonl.xz"))
+    if not passages:
+        return None
+    question = work / "lambada.yaml"
+    question.write_text(f'kind: word\ntest: {passages[0].resolve()}\ntemplate: "{{context}}"\n', encoding="utf-8")
+    log = work / f"{run.name}-lambada.json"
+    log.unlink(missing_ok=True)
+    if etude("prompt", run, question, "--shots", "0", "--json", log=log) != 0:
+        return None
+    (line,) = [line for line in log.read_text(encoding="utf-8").splitlines() if line.startswith('{"baseline"')]
+    scores: dict[str, Any] = json.loads(line)
+    return scores
 
 
 def main() -> None:
