@@ -15,12 +15,12 @@ from torch import Tensor
 
 from etude import chance as hashes
 from etude.chance import Chance
-from etude.nn import draws
 from etude.objectives import replaced
 from etude.objectives.base import IGNORE
 from etude.objectives.parts import token_sampling as sampling
 from etude.recipes.schema import Recipe
 from etude.recipes.size import format_count, measure_recipe
+from tests.nn.test_draws import draw_slowly
 from tests.objectives.replaced_system import MASK, VARIANTS, VOCAB, batch_of, both, model, rows_under, text_of, truth_of
 from tests.objectives.small_corpus import SPECIAL
 
@@ -64,19 +64,6 @@ def test_a_step_reads_what_is_drawn_without_a_loss(monkeypatch: pytest.MonkeyPat
         made.loss(net, batch)
         text_of(net, made, batch)
     assert torch.equal(read[0], read[1])
-
-
-def test_noise_comes_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = []
-
-    def watched(key: Tensor, place: Tensor) -> Tensor:
-        sizes.append(len(key) * len(place))
-        return hashes.gumbel_at(key, place)
-
-    monkeypatch.setattr(draws, "gumbel_at", watched)
-    monkeypatch.setattr(draws, "NOISE", 1000)
-    sampling.sample(torch.randn(100, 4), torch.randn(300, 4), None, torch.arange(100))
-    assert max(sizes) == 900 and sum(sizes) == 30_000
 
 
 @pytest.mark.parametrize("variant", ["electra", "all-tokens mlm"])
@@ -302,8 +289,7 @@ def slow_losses(net: Any, made: Any, rows: list[Any], chance: Chance, batch: Any
             logits = table @ x + head["generator_head.bias"]
             spoken -= float(logits.log_softmax(-1)[places[place]])
             key = hashes.random_bits(chance.key("sample", row.index), np.array([place % made.row_rules.row_tokens]))
-            noise = hashes.gumbel(int(key[0]), np.arange(VOCAB))
-            text[place - start] = int((logits.numpy() + noise).argmax())
+            text[place - start] = draw_slowly(logits.tolist(), int(key[0]), VOCAB)
             fake[place - start] = text[place - start] != places[place]
         x = slow_states(net, net, text, kinds[start:stop])
         x = F.gelu(x @ head["discriminator.dense.weight"].t() + head["discriminator.dense.bias"])

@@ -69,7 +69,7 @@ def test_weights_of_attention_grow_with_the_length_of_sequences() -> None:
 def test_tokens_are_drawn_before_the_second_model_reads_them() -> None:
     alone, drawing = estimate(), estimate(other_models=[MODEL], predicted=0.15, drawn=0.15)
     generator = estimate(other_models=[MODEL], predicted=0.15).activations - alone.activations  # type: ignore[operator]
-    assert drawing.output == memory.DRAWING * 77 * 1000 > estimate(predicted=0.15).output
+    assert drawing.output == (4 + memory.DRAWING) * 77 * 1000 > estimate(predicted=0.15).output
     assert drawing.output_activations == generator
     assert drawing.total - drawing.parameters - drawing.gradients - drawing.optimizer == max(
         drawing.activations or 0, generator + drawing.output

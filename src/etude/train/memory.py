@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from etude.models.base import Model
-from etude.nn.draws import NOISE
+from etude.nn.draws import PART
 from etude.nn.losses import choose_chunk_size
 from etude.objectives.base import Batch, Objective
 from etude.train.optim import parameter_role
@@ -25,7 +25,7 @@ from etude.train.peak import Precision, resolve_precision
 from etude.train.schedule import micro_rows
 from etude.train.settings import Settings
 
-DRAWING = 32  # bytes for each score that a token is drawn by on a CPU: scores, noise, and the hashes that it comes from
+DRAWING = 12  # bytes for each logit beside the product while tokens are drawn on a CPU: with bias, divided, its weight
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _output_bytes(slots: int, drawn: int, vocab: int, table: int, element_size: 
     if device != "cpu":
         return chunk * vocab * element_size
     loss = chunk * vocab * 4 + table  # a product of the table's size, before it is added to the gradient
-    return max(loss, DRAWING * min(drawn * vocab, NOISE))
+    return max(loss, chunk * vocab * 4 + DRAWING * min(drawn * vocab, PART) if drawn else 0)
 
 
 def optimizer_bytes(settings: Settings, named: Iterable[tuple[str, nn.Parameter]]) -> int:
