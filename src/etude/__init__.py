@@ -12,6 +12,9 @@ Everything heavy is imported when it is first used.
 
 from __future__ import annotations
 
+from etude import startup  # noqa: F401 (before all else: from here on Ctrl-C ends a command in one line)
+
+# isort: split
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -25,6 +25,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
 import typer
 
+from etude import startup
 from etude.cli.activity import show_activity, until_first, yield_to
 from etude.cli.exits import exit_interrupted
 from etude.cli.words import parse_columns, parse_numbers, parse_share, parse_values, split_settings
@@ -70,6 +71,7 @@ class Command:
 
         def run(**values: Any) -> None:
             own = {name: values[name] for name in self._own_names if name in values}
+            startup.raise_interrupts()
             try:
                 self.present(Call(self, values), **own)
             except KeyboardInterrupt:  # where no step was under way, whose end could have been waited for
@@ -77,7 +79,7 @@ class Command:
                 if advice:
                     exit_interrupted(f"\nStopped. {advice}")
                 typer.echo("\nStopped.", err=True)
-                raise typer.Exit(130) from None
+                raise typer.Exit(startup.INTERRUPTED) from None
 
         run.__name__, run.__doc__ = self.called, summary
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

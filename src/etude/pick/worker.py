@@ -15,6 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from etude.startup import quiet_interrupts
 from etude.study.worker import start_reader
 
 
@@ -59,11 +60,12 @@ def main() -> None:
     os.dup2(2, 1)  # whatever a library prints goes where messages go, not into the answers
     start_reader(requests)
 
-    while True:
-        answer = answer_job(json.loads(requests.get()))
-        sys.stderr.flush()
-        replies.write(json.dumps(answer) + "\n")
-        replies.flush()
+    with quiet_interrupts():
+        while True:
+            answer = answer_job(json.loads(requests.get()))
+            sys.stderr.flush()
+            replies.write(json.dumps(answer) + "\n")
+            replies.flush()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from etude.errors import WriteError
+from etude.startup import interrupts_held_back
 
 GRACE = 15.0  # seconds after its deadline that a process may take to write what it has
 MAX_SLOTS = 4  # small models at once: more share the same card, and each gets less of it
@@ -103,7 +104,7 @@ class WorkerPool:
         paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "OMP_NUM_THREADS": str(max(1, count_cores() // self.slots))}
         environment["PYTHONPATH"] = os.pathsep.join(paths)
-        with (self.folder / "workers.log").open("a", encoding="utf-8") as messages:
+        with (self.folder / "workers.log").open("a", encoding="utf-8") as messages, interrupts_held_back():
             process = subprocess.Popen(
                 [sys.executable, "-m", "etude.pick.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=messages, text=True, encoding="utf-8", env=environment,

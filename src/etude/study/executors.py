@@ -23,6 +23,7 @@ from typing import Any, Protocol, Self
 
 from etude.errors import UserError
 from etude.extras import require
+from etude.startup import interrupts_held_back
 from etude.study.cells import Cell
 from etude.study.execute import CellResult, release_memory, run_cell
 
@@ -186,10 +187,11 @@ class ProcessExecutor:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(paths)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "etude.study.worker", str(self.folder)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment,
-        )  # fmt: skip
+        with interrupts_held_back():
+            process = subprocess.Popen(
+                [sys.executable, "-m", "etude.study.worker", str(self.folder)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment,
+            )  # fmt: skip
         return Worker(number, process, gpu)
 
     def _run_in(self, worker: Worker, cell: Cell) -> CellResult:

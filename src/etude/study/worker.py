@@ -41,12 +41,11 @@ def main() -> None:
     start_reader(requests)
 
     from etude.errors import explain_os_error
+    from etude.startup import quiet_interrupts
     from etude.study.cells import Cell
     from etude.study.execute import CellResult, release_memory, retains_memory, run_cell
 
-    folder = Path(sys.argv[1])
-    while True:
-        cell = Cell.parse(requests.get())
+    def answer(cell: Cell) -> CellResult:
         try:
             result = run_cell(cell, folder)
         except OSError as error:
@@ -55,11 +54,14 @@ def main() -> None:
             traceback.print_exc()
             result = CellResult(cell.key, f"{type(error).__name__}: {error}")
         if not release_memory():
-            result = replace(result, lost=True)
-        elif retains_memory():
-            result = replace(result, retains_memory=True)
-        replies.write(json.dumps(vars(result)) + "\n")
-        replies.flush()
+            return replace(result, lost=True)
+        return replace(result, retains_memory=True) if retains_memory() else result
+
+    folder = Path(sys.argv[1])
+    with quiet_interrupts():
+        while True:
+            replies.write(json.dumps(vars(answer(Cell.parse(requests.get())))) + "\n")
+            replies.flush()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from etude.errors import UserError, WriteError
+from etude.startup import interrupts_held_back
 from etude.text.prepare import messages
 from etude.text.prepare.worker import RequestHandler
 
@@ -63,7 +64,8 @@ class WorkerPool:
         command = [sys.executable, "-m", "etude.text.prepare.worker"]
         environment = {**os.environ, **threading, "PYTHONPATH": path}
         for _ in range(workers):
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+            with interrupts_held_back():
+                process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
             self.processes.append(process)
         self.threads = ThreadPoolExecutor(workers)
         self.idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
