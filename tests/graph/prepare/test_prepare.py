@@ -6,6 +6,8 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from etude.graph.prepare import prepare as preparation
 from etude.graph.prepare.graph_report import format_relations, format_report, summarize
 from etude.graph.prepare.prepare import prepare_graph
 from etude.text.checked_files import hash_file
+from etude.text.prepare.work_folder import WorkFolder
 
 Triple = tuple[str, str, str]
 name = st.sampled_from(["a", "b", "c", "한", "강", "é", "zz", "a b"])
@@ -212,6 +215,51 @@ def test_an_interrupted_preparation_starts_again(tmp_path: Path, monkeypatch: py
         assert not (tmp_path / "h").exists() and (tmp_path / "h.partial").exists()
     assert prepare_graph(train, tmp_path / "h").fingerprint == expected
     assert not (tmp_path / "h.partial").exists()
+
+
+@pytest.mark.parametrize("renamed", [0, 1])
+def test_a_complete_graph_is_only_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renamed: int) -> None:
+    """A death at the last renames, before or behind that of the graph it replaces, cost all of the work."""
+    train, labels = write(tmp_path / "t.tsv", ROWS), write(tmp_path / "labels.tsv", [("a", "an A")])
+    options: dict[str, Any] = {"entities": labels, "entity_columns": "id,label", "force": True}
+    expected = prepare_graph(train, tmp_path / "g", **options).fingerprint
+    prepare_graph(write(tmp_path / "old.tsv", ROWS[:1]), tmp_path / "h")
+    rename = Path.rename
+
+    def die(path: Path, target: Path) -> Path:
+        if path.name == ["h", "corpus"][renamed]:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "rename", die)
+        prepare_graph(train, tmp_path / "h", **options)
+    assert (tmp_path / "h.partial" / "published.json").is_file()
+    assert (tmp_path / "h").exists() == (not renamed)
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "read_triples", Mock(side_effect=AssertionError("it read again")))
+        assert prepare_graph(train, tmp_path / "h", **options).fingerprint == expected
+    assert not (tmp_path / "h.partial").exists()
+
+
+@pytest.mark.parametrize("change", ["triples", "labels", "split"])
+def test_a_complete_graph_of_other_files_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    train, labels = write(tmp_path / "t.tsv", ROWS), write(tmp_path / "labels.tsv", [("a", "an A")])
+    held_out = write(tmp_path / "held_out.tsv", ROWS[:1])
+    options: dict[str, Any] = {"entities": labels, "entity_columns": "id,label", "valid": held_out}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(WorkFolder, "_move", Mock(side_effect=KeyboardInterrupt))
+        prepare_graph(train, tmp_path / "h", **options)
+    if change == "triples":
+        write(train, [*ROWS, ("a", "r", "new")])
+    elif change == "labels":
+        write(labels, [("a", "something else")])
+    else:  # the same files in the same order
+        options["test"] = options.pop("valid")
+    found = prepare_graph(train, tmp_path / "h", **options)
+    assert found.fingerprint == prepare_graph(train, tmp_path / "whole", **options).fingerprint
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Preparation of a graph from files of triples: spill, merge names, sort into rows, join labels, report.
 
 The result is a function of the files and the settings. Work in progress lies in `<out>.partial`, and the graph appears
-by one rename when it is complete; an interrupted preparation starts again, an error in the input leaves nothing behind.
+by one rename when it is complete. An interrupted preparation starts again, unless that rename alone was left; an error
+in the input leaves nothing behind.
 Memory does not grow with the number of triples: chunks are spilled (spill.py), names merged (name_merge.py), triples
 sorted range by range (row_sort.py), labels joined in one pass (entity_texts.py).
 """
@@ -33,7 +34,7 @@ from etude.graph.readers.lines import FileWatch
 from etude.graph.readers.tables import ENTITY_ROLES, TRIPLE_ROLES
 from etude.text.checked_files import FileEntry
 from etude.text.prepare.prepare import Progress
-from etude.text.prepare.sources import SourceFile
+from etude.text.prepare.sources import SourceFile, identify_file
 from etude.text.prepare.work_folder import CORPUS, WorkFolder, refuse_existing
 
 Policy = Literal["keep", "drop"]
@@ -93,8 +94,13 @@ def prepare_graph(
         "entity_columns": entity_columns, "language": language, "self_loops": self_loops, "unseen": unseen,
         "seed": seed,
     }  # fmt: skip
-    paths = [file.path for file in preparation.sources]
-    with WorkFolder(out, settings | {"graph": paths}) as work:
+    inputs = {
+        name: [identify_file(file) for file in listed] for name, listed in (*files.items(), ("entities", entity_files))
+    }
+    work_folder = WorkFolder(out, settings | {"graph": inputs})
+    if work_folder.finish():
+        return Graph.open(out)
+    with work_folder as work:
         for name in (CORPUS, "chunks"):  # of an interrupted preparation
             shutil.rmtree(work.path(name), ignore_errors=True)
         work.path(CORPUS).mkdir()

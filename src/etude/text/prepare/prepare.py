@@ -7,7 +7,6 @@ same call continues an interrupted one; an error in the input leaves nothing beh
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import time
@@ -36,7 +35,7 @@ from etude.text.prepare.record_filter import RecordFilter, parse_filter
 from etude.text.prepare.remote_work import RemoteWorkFolder, refuse_existing_url
 from etude.text.prepare.scan import SAMPLE, SAMPLE_SIZES, SCAN, ScanResult, scan
 from etude.text.prepare.source_checks import PLAIN, refuse_sources_inside, refuse_text_field
-from etude.text.prepare.sources import Source, SourceFile, SourceInput, describe_left_out, find_sources
+from etude.text.prepare.sources import Source, SourceInput, describe_left_out, find_sources, identify_file
 from etude.text.prepare.tokenization import EncodingResult, encode_sources
 from etude.text.prepare.work_folder import CORPUS, START_AGAIN, WorkFolder, refuse_existing
 from etude.text.prepare.worker_pool import Pool, WorkerPool
@@ -162,7 +161,7 @@ def prepare(
         "tokenizer": chosen[0].key, "sample_bytes": sample_bytes if is_trained else 0, "ids": ids,
         "shard_tokens": shard_tokens,
         "sources": [
-            [source.name, source.weight, [[f.path, f.size, _version(f)] for f in source.files]]
+            [source.name, source.weight, [identify_file(file) for file in source.files]]
             for source in source_list
         ],
     }  # fmt: skip
@@ -309,13 +308,6 @@ def _parse_id_dtype(ids: str, vocab: int) -> np.dtype | None:
             "Take --ids uint32, or a smaller tokenizer."
         )
     return dtype
-
-
-def _version(file: SourceFile) -> str | int:
-    """What changes with a file: its time, or what its store says."""
-    with contextlib.suppress(OSError):
-        return file.version or Path(file.path).stat().st_mtime_ns
-    return 0
 
 
 @dataclass

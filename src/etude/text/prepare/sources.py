@@ -8,6 +8,7 @@ a stream (text/remote). `hub:name`, `hub:name:configuration` or `hub:name:config
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import glob
 import os
@@ -52,6 +53,15 @@ class SourceFile:
     size: int  # bytes on disk; 0 for a hub data set
     version: str = ""  # of a remote file: changes with its content
     target_side: SourceFile | None = None  # of a source_side: the file whose lines are their translations
+
+
+def identify_file(file: SourceFile) -> list[str | int]:
+    """Return what says that a file is still the one that was read: its path, its size, and its time or its version."""
+    version: str | int = file.version
+    if not version:
+        with contextlib.suppress(OSError):
+            version = Path(file.path).stat().st_mtime_ns
+    return [file.path, file.size, version or 0]
 
 
 @dataclass(frozen=True)
