@@ -22,6 +22,7 @@ from etude.inference.base import InferenceModel
 from etude.inference.recorded_decoding import RecordedSteps, StepRecorder
 from etude.nn.attention.kv_cache import KVCache
 from etude.nn.cuda_graphs import CudaGraphs
+from etude.nn.host_copy import HostCopy
 from etude.nn.packed import pack
 from etude.nn.precision import upcast
 from etude.nn.states import States
@@ -49,20 +50,12 @@ class Writing:
 
     def __init__(self, tokens: Sequence[Tensor], steps: int) -> None:
         """`tokens` (S,) of each step; `steps` is how many of these the host has not counted."""
-        self.steps, values = steps, torch.stack(list(tokens))  # (steps, S)
-        self._arrived: torch.cuda.Event | None = None
-        if values.is_cuda:  # copied before later steps are launched: the host waits for these alone
-            source, values = values, torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-            values.copy_(source, non_blocking=True)
-            self._arrived = torch.cuda.Event()
-            self._arrived.record(torch.cuda.current_stream(source.device))  # where the copy is, on whichever GPU
-        self._values = values
+        self.steps = steps
+        self._copy = HostCopy(torch.stack(list(tokens)))  # (steps, S)
 
     def wait(self) -> list[list[int]]:
         """(steps, S)"""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        written: list[list[int]] = self._values.tolist()
+        written: list[list[int]] = self._copy.wait().tolist()
         return written
 
 

@@ -6,6 +6,7 @@ vectors of a pass are copied to the host while it computes the next ones.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Literal, get_args
@@ -18,6 +19,7 @@ from etude.errors import UserError
 from etude.inference.base import InferenceModel
 from etude.inference.text_inputs import require_texts
 from etude.models.framing import Pooling, pool
+from etude.nn.host_copy import HostCopy
 from etude.nn.packed import Packed
 
 Pool = Literal["mean", "first", "last", "max"]
@@ -39,17 +41,25 @@ def encode_texts(loaded: InferenceModel, texts: Iterable[str], layer: int, pooli
         raise UserError(f"pool is one of {', '.join(get_args(Pool))}, not '{pooling}'.")
     tokens = TOKENS["cpu" if torch.device(loaded.device).type == "cpu" else "cuda"]
     vectors = np.zeros((len(texts), loaded.model.width), np.float32)
-    done, copies = 0, []
+    done, copies = 0, deque[HostCopy]()
     for packed in loaded.pack_arrays(_frame_texts(loaded, texts), tokens):
         pooled = pool(_compute_layer(loaded, packed, layer), packed.layout, POOLINGS[pooling])
         if pooled.shape[1] != vectors.shape[1]:  # layers of two towers are wider than what combines them
             vectors = np.zeros((len(texts), pooled.shape[1]), np.float32)
-        copies.append(_HostCopy(pooled))
+        copies.append(HostCopy(pooled.float()))
         if len(copies) > 1:  # while the pass that was launched last is under way
-            done = copies.pop(0).write(vectors, done)
+            done = _write(vectors, done, copies.popleft())
     for copy in copies:
-        done = copy.write(vectors, done)
+        done = _write(vectors, done, copy)
     return vectors
+
+
+def _write(vectors: np.ndarray, start: int, copy: HostCopy) -> int:
+    """Write those of a pass (S, D) behind the first `start` rows; return where they end."""
+    arrived = copy.wait()
+    stop = start + len(arrived)
+    vectors[start:stop] = arrived.numpy()
+    return stop
 
 
 def _compute_layer(loaded: InferenceModel, packed: Packed, layer: int) -> Tensor:
@@ -105,24 +115,3 @@ def _split(texts: Sequence[str]) -> Iterator[list[str]]:
         characters += len(text)
     if group:
         yield group
-
-
-class _HostCopy:
-    """Vectors (S, D) on their way from a device to the host."""
-
-    def __init__(self, vectors: Tensor) -> None:
-        self._vectors = vectors.float()
-        self._arrived: torch.cuda.Event | None = None
-        if vectors.is_cuda:
-            source, self._vectors = self._vectors, torch.empty(vectors.shape, dtype=torch.float32, pin_memory=True)
-            self._vectors.copy_(source, non_blocking=True)
-            self._arrived = torch.cuda.Event()
-            self._arrived.record(torch.cuda.current_stream(source.device))
-
-    def write(self, out: np.ndarray, start: int) -> int:
-        """Write the vectors behind the first `start` rows; return where they end."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        stop = start + len(self._vectors)
-        out[start:stop] = self._vectors.numpy()
-        return stop
