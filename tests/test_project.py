@@ -7,6 +7,7 @@ import importlib.util
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tests.import_nodes import import_nodes
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
+SOURCES = sorted((ROOT / "src" / "etude").rglob("*.py"))
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
 
@@ -73,6 +75,27 @@ def test_python_files_that_a_page_names_exist(page: Path) -> None:
     for name in re.findall(r"(?<![\w/.-])((?:\w+/)+\w+\.py)\b", page.read_text(encoding="utf-8")):
         if not re.search(r"[A-Z]{2}|^my_", name):
             assert (ROOT / name).exists() or (ROOT / "src/etude" / name).exists(), f"{page} names {name}"
+
+
+def list_messages(source: str) -> Iterator[str]:
+    """The texts that a user meets: of errors, and the descriptions of settings."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            is_error = isinstance(node.func, ast.Name) and node.func.id.endswith("Error")
+            texts = [word.value for word in node.keywords if word.arg in ("description", "help")]
+            for text in node.args if is_error else texts:
+                parts = [part.value for part in ast.walk(text) if isinstance(part, ast.Constant)]
+                yield "".join(part for part in parts if isinstance(part, str))
+
+
+def test_no_message_names_a_file_of_the_code() -> None:
+    """A user has commands and settings; files of the code help whoever reads it."""
+    sources = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in SOURCES}
+    for file, source in sources.items():
+        messages = list_messages(source) if ".py" in source else ()  # walking through a whole file takes long
+        for message in messages:
+            for name in re.findall(r"[\w/]+\.py\b", message):
+                assert not any(path.endswith(f"/{name}") for path in sources), f"{file}: {message}"
 
 
 def test_make_check_and_the_hooks_run_the_same_programs() -> None:

@@ -155,7 +155,7 @@ def test_flops_are_three_times_those_that_torch_counts() -> None:
 
 def test_other_models_and_tokenizers_are_refused() -> None:
     model = transformer.build(transformer.Settings(layers=1, width=8, heads=2, vocab=20, context=10))
-    with pytest.raises(UserError, match="trains an encoder-decoder, not Transformer"):
+    with pytest.raises(UserError, match="trains an encoder-decoder, not transformer"):
         build(Settings(), model, SPECIAL)
     with pytest.raises(UserError, match="needs an end token"):
         build(Settings(), learner()[0], Specials())

@@ -181,7 +181,7 @@ def test_a_long_pipe_is_warned_of_cut_texts_once(
 
 
 def test_a_suite_is_a_verb_of_its_own(base: Bases, reviews: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="use finetune_suite"):
+    with pytest.raises(UserError, match=r"use etude\.finetune_suite"):
         etude.finetune(base("bert"), "glue", train=tmp_path, out=tmp_path / "run")
     with pytest.raises(UserError, match="holds no task of glue"):
         etude.finetune_suite(base("bert"), "glue", train=tmp_path, out=tmp_path / "run")

@@ -68,6 +68,11 @@ class Model(nn.Module, ABC):
         self.settings, self.vocab, self.pooler, self.links = settings, settings.vocab, None, None
 
     @property
+    def kind(self) -> str:
+        """What a recipe calls it: the name of the file of its settings, or of a whole module of another package."""
+        return type(self.settings).__module__.removeprefix("etude.models.")
+
+    @property
     def target_vocab(self) -> int:
         """The tokens of its output layer: those it reads, unless targets of pairs have a tokenizer of their own."""
         return self.vocab

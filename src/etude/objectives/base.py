@@ -260,7 +260,7 @@ class UsableObjective(Objective[ModelT, RowT, BatchT]):
 
     def logits(self, model: ModelT, states: States) -> Tensor:
         """(N, V) scores of the vocabulary at every token."""
-        raise UserError(f"{type(self).__name__} has no language-model head, so it gives no logits.")
+        raise UserError("This model has no language-model head, so it gives no logits.")
 
 
 class PretrainingObjective(UsableObjective[ModelT, RowT, BatchT], Generic[ModelT, RowT, BatchT, SourceT]):

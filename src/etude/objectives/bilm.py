@@ -264,8 +264,5 @@ class BiLM(PretrainingObjective[Recurrent, LaneRow, LaneBatch]):
 
 
 def build(settings: Settings, model: Model, special: Specials) -> BiLM:
-    message = (
-        f"objective bilm carries the states of a recurrent model, not of {type(model).__name__}. "
-        "Set model.kind: recurrent."
-    )
+    message = f"objective bilm carries the states of a recurrent model, not of {model.kind}. Set model.kind: recurrent."
     return BiLM(settings, require(model, Recurrent, message), special)

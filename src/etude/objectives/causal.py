@@ -262,5 +262,5 @@ class Causal(PretrainingObjective[Transformer, CausalRow, CausalBatch]):
 
 
 def build(settings: Settings, model: Model, special: Specials) -> Causal:
-    message = f"objective causal trains a Transformer, not {type(model).__name__}. Set model.kind: transformer."
+    message = f"objective causal trains a Transformer, not {model.kind}. Set model.kind: transformer."
     return Causal(settings, require(model, Transformer, message), special)

@@ -247,7 +247,7 @@ def boundary_of(special: Specials) -> int:
 
 def build(settings: Settings, model: Model, special: Specials) -> Cloze:
     message = (
-        f"objective cloze trains a two-tower model, not {type(model).__name__}. Set model.kind: two_tower, or "
+        f"objective cloze trains a two-tower model, not {model.kind}. Set model.kind: two_tower, or "
         "objective.kind: masked."
     )
     return Cloze(settings, require(model, TwoTower, message), special)

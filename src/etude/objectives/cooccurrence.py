@@ -288,7 +288,7 @@ class Cooccurrence(PretrainingObjective[Static, EntryRow, EntryBatch]):
 
 
 def build(settings: Settings, model: Model, special: Specials) -> Cooccurrence:
-    message = f"objective cooccurrence trains word vectors, not {type(model).__name__}. Set model.kind: static."
+    message = f"objective cooccurrence trains word vectors, not {model.kind}. Set model.kind: static."
     vectors = require(model, Static, message)
     if vectors.settings.buckets:
         raise UserError("objective cooccurrence knows whole words only: set model.buckets to 0.")

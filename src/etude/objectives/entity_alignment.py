@@ -283,5 +283,5 @@ class EntityAlignment(Masked):
 
 
 def build(settings: Settings, model: Model, special: Specials) -> EntityAlignment:
-    message = f"objective entity_alignment trains an ERNIE, not {type(model).__name__}. Set model.kind: ernie."
+    message = f"objective entity_alignment trains an ERNIE, not {model.kind}. Set model.kind: ernie."
     return EntityAlignment(settings, require(model, Ernie, message), special)

@@ -186,5 +186,5 @@ class Masked(PretrainingObjective[Transformer, segments.SegmentRow, MaskedBatch]
 
 
 def build(settings: Settings, model: Model, special: Specials) -> Masked:
-    message = f"objective masked trains a Transformer, not {type(model).__name__}. Set model.kind: transformer."
+    message = f"objective masked trains a Transformer, not {model.kind}. Set model.kind: transformer."
     return Masked(settings, require(model, Transformer, message), special)

@@ -165,5 +165,5 @@ def _flat(batch: RankBatch, tokens: Tensor) -> Packed:
 
 
 def build(settings: Settings, model: Model, special: Specials) -> Ranking:
-    message = f"objective ranking makes word vectors, not a {type(model).__name__}. Set model.kind: static."
+    message = f"objective ranking makes word vectors, not {model.kind}. Set model.kind: static."
     return Ranking(settings, require(model, Static, message), special)

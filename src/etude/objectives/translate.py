@@ -284,5 +284,5 @@ def _pack(tokens: np.ndarray, bounds: np.ndarray, longest: int) -> Packed:
 
 
 def build(settings: Settings, model: Model, special: Specials) -> Translate:
-    message = f"objective translate trains an encoder-decoder, not {type(model).__name__}: model.kind: encoder_decoder."
+    message = f"objective translate trains an encoder-decoder, not {model.kind}: model.kind: encoder_decoder."
     return Translate(settings, require(model, Seq2Seq, message), special)  # type: ignore[type-abstract]

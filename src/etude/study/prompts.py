@@ -54,7 +54,7 @@ class TaskPrompt(Strict):
     instruction: str = Field(default="", description="stands once, before everything")
     delimiter: str = Field(default=" ", description="before an answer, and part of what is predicted")
     separator: str = Field(default="\n\n", description="between examples")
-    compared: Rule = Field(default="tokens", description="how answers are compared; inference/likelihood.py tells")
+    compared: Rule = Field(default="tokens", description="what of the likelihood of answers is compared")
     answer_context: str = Field(default="Answer:", description="what stands before an answer without its question")
 
     @model_validator(mode="after")

@@ -41,7 +41,7 @@ class Text(Strict):
     pairs: str | None = Field(default=None, description="source and target, en,ko: pairs to learn translation from")
     share: float = Field(default=1.0, gt=0, le=1, description="of the documents of files or a corpus that are read")
     noise: float = Field(default=0.0, ge=0, le=1, description="of the documents that are read, their words shuffled")
-    pseudo_words: int = Field(default=0, ge=0, description="pairs of words merged into one (altered_corpus.py)")
+    pseudo_words: int = Field(default=0, ge=0, description="pairs of words merged into one, as if ambiguous")
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
@@ -128,7 +128,7 @@ class Task(Strict):
     dev: str | None = Field(default=None, description="chosen on; a fifth of train if there is none")
     test: str | None = Field(default=None, description="reported; half of dev if there is none")
     columns: dict[str, str] = Field(default_factory=dict)
-    prompt: TaskPrompt | None = Field(default=None, description="asked as a prompt: nothing is learnt (prompts.py)")
+    prompt: TaskPrompt | None = Field(default=None, description="asked as a prompt: nothing is learnt")
     direct: bool = Field(default=False, description="translation: a run of pairs answers as it is, nothing is learnt")
     labels: list[int] | int | None = Field(default=None, description="labelled examples to learn from; all if None")
     dev_size: int | None = Field(default=None, ge=2, description="examples chosen on; 200 of the world, all of a file")
@@ -188,7 +188,7 @@ class Control(Strict):
         description="settings chosen on dev for it alone: new weights want other rates",
     )
     baselines: list[Literal["tfidf", "ngrams"]] = Field(
-        default_factory=list, description="linear models of plain text, as rows of their own (baselines/registry.py)"
+        default_factory=list, description="linear models of plain text, as rows of their own"
     )
 
 

@@ -73,7 +73,7 @@ class Stepper:
         if self.device.type == "cpu":
             malloc.keep_freed_memory()
         if self.ranks.size > 1 and objective.updates_itself:
-            raise UserError(f"{type(objective).__name__} updates its model in place: run it in one process.")
+            raise UserError("This objective updates its model in place: train it in one process, without torchrun.")
         if uneven := schedule.find_uneven_batch(settings, rows.row_tokens, ranks.size):
             raise UserError(uneven)
         self.learner = Learner(model, objective)

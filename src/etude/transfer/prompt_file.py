@@ -66,7 +66,7 @@ class PromptFile(Strict):
     instruction: str = Field(default="", description="stands once, before everything")
     delimiter: str = Field(default=" ", description="before an answer, and part of what is predicted")
     separator: str = Field(default="\n\n", description="between examples")
-    compared: Rule = Field(default="tokens", description="how answers are compared; inference/likelihood.py tells")
+    compared: Rule = Field(default="tokens", description="what of the likelihood of answers is compared")
     answer_context: str = Field(default="Answer:", description="what stands before an answer without its question")
     tokens: int = Field(default=32, ge=1, description="of a written answer at most (span)")
     beams: int = Field(default=4, ge=1, description="of the search for a written answer (span)")

@@ -71,7 +71,7 @@ def finetune(
     from etude.verbs.task_run import TaskRun
 
     if task in suite.SUITES:
-        raise UserError(f"'{task}' is a suite of tasks: use finetune_suite.")
+        raise UserError(f"'{task}' is a suite of tasks: use etude.finetune_suite.")
     overrides = dict(settings or {})
     if teacher is not None:
         overrides["distill.teacher"] = str(require_path("teacher", teacher, "a run of the task"))

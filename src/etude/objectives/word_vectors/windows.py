@@ -362,7 +362,7 @@ def _spans(starts: np.ndarray, pieces: int) -> list[tuple[int, int]]:
 
 
 def check_model(kind: str, model: Model) -> Static:
-    message = f"objective {kind} trains word vectors, not {type(model).__name__}. Set model.kind: static."
+    message = f"objective {kind} trains word vectors, not {model.kind}. Set model.kind: static."
     vectors = require(model, Static, message)
     if vectors.settings.result != "input":
         raise UserError(f"objective {kind} learns the first table: model.result={vectors.settings.result} is GloVe's.")
