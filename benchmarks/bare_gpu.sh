@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # GPU tests, picks and a study side by side on a GPU machine that has no network and is held for half an hour.
 #
+# Such a machine is taken back when nobody has sent it a command for half a minute, whatever runs on it: send each command as soon
+# as the one before has returned, and `wait` in between. What has not been brought home by then, as weights, is lost.
+#
 # Here, once, in some minutes and with a network: what the machine lacks, in folders small enough to travel one or two at a time.
 #   bash benchmarks/bare_gpu.sh pack DATA TEXT FOLDER     wheels, minilm, pick, text.1, text.2, tasks in FOLDER
 # There, in a checkout, as soon as the folders named have come, with this command or with one before it (`keep FOLDER WORK` takes
@@ -17,12 +20,15 @@
 #
 # DATA holds tasks/NAME/{train,valid}.jsonl.xz and corpora/ (benchmarks/pick_tasks.py), TEXT is the text of the studies; cells
 # that are there already count for the same text alone (benchmarks/results/cells/README.md). WORK outlives a checkout that is sent anew: the code runs from a copy in it. MODE=gpu-start, PARALLEL=6,
-# SHARE=1, PICK_MINUTES (the mode's), MINUTES=27 (from `begin` on, after which nothing is begun), WORKERS=3 (cells of the study at once) are the defaults (PARALLEL=0: no picks). Two
+# SHARE=1, PICK_MINUTES (the mode's), MINUTES=27 (from `begin` on, after which nothing is begun; 26.5 is 26 minutes 30 seconds), WORKERS=3 (cells of the study at once) are the defaults (PARALLEL=0: no picks). Two
 # cores belong to SHARE picks, the others to tests and study. Results: `pick_tasks.py --merge OUT/picks`, `etude study --import-cells`.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
 mode=${MODE:-gpu-start} parallel=${PARALLEL:-6} minutes=${MINUTES:-27} workers=${WORKERS:-3} share=${SHARE:-1}
+if [[ ! $minutes =~ ^([0-9]+)(\.([0-9]+))?$ ]]; then echo "MINUTES is a number such as 26.5, not $minutes" >&2; exit 2; fi
+fraction=${BASH_REMATCH[3]}000
+seconds=$((10#${BASH_REMATCH[1]} * 60 + 10#${fraction:0:3} * 60 / 1000))
 wheels_for=(--python-version 3.12 --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64
     --platform manylinux_2_28_x86_64 --only-binary=:all: --no-deps)
 
@@ -61,6 +67,12 @@ P
     du -sm "$folder"/*
 }
 
+needs() { # NAMES GIVEN...: says which arguments of the command are missing, before anything is made of the others
+    local names=($1); shift
+    if (($# >= ${#names[@]})); then return; fi
+    echo "$command: ${names[*]:$#} missing. It is: bash benchmarks/bare_gpu.sh $command ${names[*]}" >&2; exit 2
+}
+
 detach() { # NAME CORES COMMAND...: in a process of its own, from the copied code, with its messages in WORK/NAME.log
     local name=$1 cores=$2; shift 2
     # a list in the background would be a shell of its own, whose number says nothing about the command once it is gone
@@ -68,8 +80,13 @@ detach() { # NAME CORES COMMAND...: in a process of its own, from the copied cod
         > "$work/$name.log" 2>&1 < /dev/null & echo $! > "$work/$name.pid")
     echo "$name: began $(($(date +%s) - $(cat "$work/begun"))) s after the beginning"
 }
-left() { # minutes until nothing is to be under way
-    echo $((minutes - ($(date +%s) - $(cat "$work/begun")) / 60))
+left() { # seconds until nothing is to be under way
+    echo $((seconds - ($(date +%s) - $(cat "$work/begun"))))
+}
+minutes_left() { # the same for a command that is to begin: minutes with a fraction, since a whole one is a sixth of a pre-training
+    local remaining=$(left)
+    if ((remaining <= 0)); then echo "$command: the $minutes minutes are up" >&2; exit 3; fi
+    printf '%d.%03d\n' $((remaining / 60)) $((remaining % 60 * 1000 / 60))
 }
 last=$(($(nproc) - 1))
 used=$((2 * parallel / share))  # cores of picks
@@ -120,6 +137,7 @@ tests() { # FOLDER: compiled kernels are tested as a user runs them, without MPS
 
 picks() { # FOLDER
     if [ -e "$work/minilm" ]; then mv "$work/minilm" "$work/pick/"; xz -df "$work/pick/minilm/model.safetensors.xz"; fi
+    local limit; limit=$(minutes_left)
     # MPS takes 48 processes, a pick has two or three of them: a daemon for every 16 picks, each with tasks and cores of its own
     local tasks daemons=$(((parallel + 15) / 16)) number each first
     tasks=($(cd "$work/pick/tasks" && ls))
@@ -132,7 +150,7 @@ picks() { # FOLDER
         first=$((number * each / share * 2))
         detach "picks.$number" "$first-$((first + each / share * 2 - 1))" python benchmarks/pick_tasks.py "$work/pick" \
             --mode "$mode" --parallel "$each" --cores 2 --share "$share" --at-once "$parallel" ${PICK_MINUTES:+--minutes "$PICK_MINUTES"} --tasks "${mine[@]}" \
-            --limit-minutes "$(left)" --write "$work/picks/$number" --work "$work/pick-runs" --commit "$(cat "$work/commit")"
+            --limit-minutes "$limit" --write "$work/picks/$number" --work "$work/pick-runs" --commit "$(cat "$work/commit")"
     done
 }
 
@@ -142,11 +160,11 @@ unpack_text() {
 
 study() { # FOLDER NAME...
     shift; unpack_text
-    local earlier=()
+    local earlier=() limit; limit=$(minutes_left)
     nvidia-cuda-mps-control -d || true  # one runs already
     for cells in "$work"/tree/benchmarks/results/cells/*.zip; do earlier+=(--import "$cells"); done
     detach study "$other_cores" python benchmarks/studies_gpu.py "$work/text.txt" "$work/tasks" "$work/study" \
-        --vocab "$work/tasks/vocab.txt" --work "$work/study-runs" --minutes "$(left)" --workers "$workers" --studies "$@" \
+        --vocab "$work/tasks/vocab.txt" --work "$work/study-runs" --minutes "$limit" --workers "$workers" --studies "$@" \
         "${earlier[@]}" -- --any-version
 }
 
@@ -161,23 +179,24 @@ heads() { # FOLDER: claim 23; the corpus is the one that the study has prepared
 
 twenty() { # FOLDER: RECIPE is pre-trained and fine-tuned on eight tasks; what is not done when the time is up is left out
     unpack_text
+    minutes_left > /dev/null
     nvidia-cuda-mps-control -d || true  # a dozen fine-tunings at once
     detach twenty "0-$last" python benchmarks/twenty_minutes.py "$work/text.txt" "$work/tasks" "$work/twenty" \
-        --vocab "$work/tasks/vocab.txt" --recipe "${RECIPE:-encoder-20min}" --stop-after $((60 * $(left))) --settings ${RECIPE_SET:-}
+        --vocab "$work/tasks/vocab.txt" --recipe "${RECIPE:-encoder-20min}" --stop-after "$(left)" --settings ${RECIPE_SET:-}
 }
 
 wait_for_all() { # OUT SECONDS
-    local out=$1 end=$((SECONDS + $2)) name
+    local out end=$((SECONDS + $2)) name
+    mkdir -p "$1"; out=$(cd "$1" && pwd)
     while [ $SECONDS -lt "$end" ] && [ -n "$(running)" ]; do sleep 3; done
     for name in "$work"/*.log; do
         [ -f "$name" ] && { echo "== $(basename "$name")"; tail -n "${LINES_EACH:-12}" "$name"; }
     done
     if [ -e "$work/study/log.txt" ]; then tail -n 5 "$work/study/log.txt"; fi
     if [ -e "$work/tests.log" ]; then grep -a "FAILED tests\|ERROR tests" "$work/tests.log" | sort -u | head -n 30 || true; fi
-    mkdir -p "$out"
     (cd "$work" && tar czf "$out/results.tgz" --ignore-failed-read $(find . -maxdepth 1 -name '*.log' -type f) \
         $(find twenty -name '*.json' -o -name '*.jsonl' -o -name '*.log' -o -name task.yaml 2> /dev/null) $(ls -d picks study heads 2> /dev/null))
-    echo "$(left) minutes left; under way: $(running)"
+    echo "$(left) seconds left; under way: $(running)"
 }
 running() {
     local name
@@ -195,14 +214,29 @@ stop() { # NAME: under MPS a process that is killed makes all others lose the de
     echo "under way: $(running)"
 }
 
-command=${1:?pack, keep, begin, speed, tests, picks, study, heads, twenty, wait or stop}; shift
+known="pack, keep, begin, speed, tests, picks, study, heads, twenty, wait or stop"
+command=${1:-nothing}
 case $command in
-pack) pack "${1:?DATA}" "${2:?TEXT}" "${3:?FOLDER}" ;;
-keep | begin | speed | tests | picks | study | heads | twenty)
-    folder=$(cd "${1:?FOLDER}" && pwd); mkdir -p "${2:?WORK}"; work=$(cd "$2" && pwd); shift 2
+pack) names="DATA TEXT FOLDER" ;;
+speed | study) names="FOLDER WORK NAME..." ;;
+keep | begin | tests | picks | heads | twenty) names="FOLDER WORK" ;;
+wait) names="WORK OUT SECONDS" ;;
+stop) names="WORK NAME" ;;
+*) echo "$known, not $command" >&2; exit 2 ;;
+esac
+shift; needs "$names" "$@"
+case $command in
+pack) pack "$@" ;;
+wait) work=$(cd "$1" && pwd); wait_for_all "$2" "$3" ;;
+stop) work=$(cd "$1" && pwd); stop "$2" ;;
+*)
+    # the same command with WORK alone would take that for FOLDER, and make a folder of the first NAME
+    if [ -e "$1/begun" ]; then echo "$command: $1 is a WORK, and FOLDER comes before it: $command $names" >&2; exit 2; fi
+    case $command in
+    keep | begin) mkdir -p "$2" ;;
+    *) if [ ! -e "$2/begun" ]; then echo "$command: nothing has begun in $2: begin FOLDER WORK comes first" >&2; exit 2; fi ;;
+    esac
+    folder=$(cd "$1" && pwd); work=$(cd "$2" && pwd); shift 2
     keep "$folder"
     if [ "$command" != keep ]; then "$command" "$folder" "$@"; fi ;;
-wait) work=$(cd "${1:?WORK}" && pwd); wait_for_all "${2:?OUT}" "${3:?SECONDS}" ;;
-stop) work=$(cd "${1:?WORK}" && pwd); stop "${2:?NAME}" ;;
-*) echo "pack, keep, begin, speed, tests, picks, study, heads, twenty, wait or stop, not $command" >&2; exit 2 ;;
 esac

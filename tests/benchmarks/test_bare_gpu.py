@@ -1,0 +1,100 @@
+"""The commands for a GPU machine that is held for minutes: what is missing is named, and seconds count."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "bare_gpu.sh"
+
+
+def run(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder; programs of `folder/bin` stand for the machine's own."""
+    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        ["bash", str(SCRIPT), *words], cwd=folder, capture_output=True, text=True, timeout=60,
+        env={**os.environ, "PATH": path, **environment},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A folder where `begin` has been run, with a text, and a Python that only writes down what it was called with."""
+    for name in ("bin", "folder", "work/tree"):
+        (tmp_path / name).mkdir(parents=True)
+    python = tmp_path / "bin" / "python"
+    python.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/called.new; mv {tmp_path}/called.new {tmp_path}/called\n')
+    python.chmod(0o755)
+    for part in (1, 2):
+        (tmp_path / "work" / f"text.{part}").mkdir()
+        compressed = subprocess.run(["xz", "-c"], input=b"words", capture_output=True, check=True).stdout
+        (tmp_path / "work" / f"text.{part}" / "text.xz").write_bytes(compressed if part == 1 else b"")
+    (tmp_path / "work" / "tests.log").touch()
+    (tmp_path / "work" / "begun").write_text(str(int(time.time())))
+    return tmp_path
+
+
+def wait_for_call(machine: Path) -> list[str]:
+    for _ in range(200):
+        if (machine / "called").is_file():
+            return (machine / "called").read_text().split()
+        time.sleep(0.05)
+    raise AssertionError("Python was not called")
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        ((), "pack, keep, begin"), (("study",), "FOLDER WORK NAME..."), (("study", "folder"), "WORK NAME..."),
+        (("study", "folder", "work"), "NAME..."), (("study", "work", "electra-ablations"), "NAME..."),
+        (("speed", "folder", "work"), "NAME..."), (("begin", "folder"), "WORK"), (("pack", "data"), "TEXT FOLDER"),
+        (("wait", "work", "out"), "SECONDS"), (("stop", "work"), "NAME"), (("twenty",), "FOLDER WORK"),
+    ],
+)  # fmt: skip
+def test_arguments_that_are_missing_are_named(machine: Path, words: tuple[str, ...], missing: str) -> None:
+    before = sorted(machine.rglob("*"))
+    done = run(machine, *words)
+    assert done.returncode == 2 and missing in done.stderr
+    assert (len(done.stderr.splitlines()) == 1 and "missing" in done.stderr) or not words
+    assert sorted(machine.rglob("*")) == before, "and no folder is made of one in its place"
+
+
+def test_a_work_folder_in_place_of_the_first_is_refused(machine: Path) -> None:
+    done = run(machine, "study", "work", "electra-ablations", "layer-mix")
+    assert done.returncode == 2 and "work is a WORK" in done.stderr
+    done = run(machine, "study", "folder", "other", "layer-mix")
+    assert done.returncode == 2 and "nothing has begun in other" in done.stderr
+    assert not (machine / "electra-ablations").exists() and not (machine / "other").exists()
+
+
+@pytest.mark.parametrize(("minutes", "seconds"), [("26.5", 1590), ("27", 1620), ("0.75", 45), ("8.125", 487)])
+def test_minutes_have_seconds(machine: Path, minutes: str, seconds: int) -> None:
+    done = run(machine, "wait", "work", "out", "0", MINUTES=minutes)
+    assert done.returncode == 0, done.stderr
+    left = int(done.stdout.split(" seconds left")[0].split()[-1])
+    assert seconds - 30 < left <= seconds
+
+
+def test_a_study_is_given_the_seconds_that_are_left(machine: Path) -> None:
+    (machine / "work" / "begun").write_text(str(int(time.time()) - 1520))
+    done = run(machine, "study", "folder", "work", "layer-mix", MINUTES="26.5")
+    assert done.returncode == 0, done.stderr
+    called = wait_for_call(machine)
+    assert 0.5 < float(called[called.index("--minutes") + 1]) <= 70 / 60  # whole minutes were one, or two
+
+
+@pytest.mark.parametrize("command", [("study", "layer-mix"), ("twenty",)])
+def test_nothing_begins_when_the_time_is_up(machine: Path, command: tuple[str, ...]) -> None:
+    (machine / "work" / "begun").write_text(str(int(time.time()) - 1590))
+    done = run(machine, command[0], "folder", "work", *command[1:], MINUTES="26.5")
+    assert done.returncode == 3 and "26.5 minutes are up" in done.stderr
+    assert not (machine / "called").exists()
+
+
+def test_minutes_that_are_no_number_are_refused(machine: Path) -> None:
+    done = run(machine, "wait", "work", "out", "0", MINUTES="26m")
+    assert done.returncode == 2 and "not 26m" in done.stderr
