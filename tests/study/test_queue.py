@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from etude.study.cells import Cell, CellStore
 from etude.study.execute import CellResult
 from etude.study.queue import _estimate_remaining, run_cells
-from etude.study.visit import Visit
+from etude.study.visit import Durations, Visit
 
 
 class InstantExecutor:
@@ -46,10 +47,10 @@ class InstantExecutor:
         return
 
 
-def make_cell(title: str, depends_on: str | None = None, seconds: float = 1.0) -> Cell:
+def make_cell(title: str, depends_on: str | None = None, seconds: float = 1.0, kind: str = "pretrain") -> Cell:
     key = title.encode().hex().ljust(32, "0")[:32]
     return Cell(
-        key=key, kind="pretrain", title=title, arguments={}, position={"row": title},
+        key=key, kind=kind, title=title, arguments={}, position={"row": title},
         depends_on=None if depends_on is None else depends_on.encode().hex().ljust(32, "0")[:32], seconds=seconds,
     )  # fmt: skip
 
@@ -299,3 +300,82 @@ def test_a_stored_failure_of_memory_is_cleared_when_its_cell_begins(store: CellS
     (store.failure_folder(cell.key) / "error.json").write_text('{"message": "Memory ran out on the GPU (4 rows)."}')
     assert run_cells(store, [cell], InstantExecutor(store), lambda _: None) == {}
     assert store.state(cell.key) == "done" and not store.failure_folder(cell.key).exists()
+
+
+class TimedExecutor(InstantExecutor):
+    """Lets a clock of its own go on by the seconds that cells were planned for, in as many slots."""
+
+    def __init__(self, store: CellStore, slots: int) -> None:
+        super().__init__(store)
+        self.slots, self.now = slots, 0.0
+        self.ends: dict[str, float] = {}
+        self.began: dict[str, float] = {}
+
+    def submit(self, cell: Cell) -> None:
+        super().submit(cell)
+        assert len(self.running) <= self.slots
+        self.began[cell.title], self.ends[cell.key] = self.now, self.now + cell.seconds
+
+    def wait(self) -> CellResult:
+        self.running.sort(key=lambda cell: self.ends[cell.key])
+        self.now = self.ends[self.running[0].key]
+        return super().wait()
+
+
+def run_visit(
+    store: CellStore, cells: list[Cell], seconds: float, slots: int, monkeypatch: pytest.MonkeyPatch
+) -> TimedExecutor:
+    """Run a visit of so many seconds in which each cell takes as long as planned."""
+    executor = TimedExecutor(store, slots)
+    monkeypatch.setattr("etude.study.visit.time", SimpleNamespace(monotonic=lambda: executor.now))
+    monkeypatch.setattr(Durations, "observe", lambda *_: None)  # all cells take what the plan says
+    assert run_cells(store, cells, executor, lambda _: None, Visit(minutes=seconds / 60, start=0.0)) == {}
+    assert executor.now <= seconds
+    return executor
+
+
+@pytest.mark.parametrize(("slots", "seconds"), [(1, 90.0), (2, 56.0), (3, 50.0)])
+@pytest.mark.parametrize("first", ["pretrain", "transfer"])
+def test_transfers_of_a_finished_pretraining_come_before_what_can_wait(
+    store: CellStore, monkeypatch: pytest.MonkeyPatch, slots: int, seconds: float, first: str
+) -> None:
+    """Another pre-training, or controls, took the last minutes, and weights were lost with transfers half done."""
+    base = make_cell("base", seconds=30.0)
+    others = [make_cell(f"other {number}", seconds=30.0 if first == "pretrain" else 11.0, kind=first)
+              for number in range(slots + 2)]  # fmt: skip
+    transfers = [make_cell(f"transfer {number}", "base", 8.0, "transfer") for number in range(4)]
+    executor = run_visit(store, [base, *others, *transfers], seconds, slots, monkeypatch)
+    assert {cell.title for cell in transfers} <= set(executor.order)
+
+
+def test_with_time_for_all_a_visit_keeps_its_order(store: CellStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What settles a claim soonest comes first, as long as no transfer is in danger."""
+    cells = [make_cell("base", seconds=30.0), make_cell("control", seconds=20.0, kind="transfer"),
+             make_cell("other", seconds=30.0), make_cell("transfer", "base", 8.0, "transfer")]  # fmt: skip
+    assert run_visit(store, cells, 200.0, 1, monkeypatch).order == ["base", "control", "other", "transfer"]
+
+
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_a_short_cell_is_begun_in_the_last_seconds(
+    store: CellStore, monkeypatch: pytest.MonkeyPatch, is_beside: bool
+) -> None:
+    """Whatever is under way, and though a longer one that comes first has no time left."""
+    base, short = make_cell("base"), make_cell("short", "base", 5.0, "transfer")
+    with store.lock(base.key) as work:
+        (work / "run").mkdir(parents=True)
+        store.finish(base.key, {"seconds": 50.0, "kind": "pretrain"})
+    cells = [base, make_cell("long", "base", 30.0, "transfer"), short]
+    if is_beside:
+        cells.insert(1, make_cell("beside", seconds=8.0, kind="transfer"))
+    executor = run_visit(store, cells, 10.0, 1 + is_beside, monkeypatch)
+    assert executor.began["short"] == 0.0 and "long" not in executor.order
+
+
+def test_a_transfer_that_failed_keeps_no_time(store: CellStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, failing = make_cell("base", seconds=5.0), make_cell("failing", "base", 20.0, "transfer")
+    other = make_cell("other", seconds=20.0)
+    executor = TimedExecutor(store, 1)
+    executor.failing = ("failing",)
+    monkeypatch.setattr("etude.study.visit.time", SimpleNamespace(monotonic=lambda: executor.now))
+    errors = run_cells(store, [base, failing, other], executor, lambda _: None, Visit(minutes=55 / 60, start=0.0))
+    assert errors == {failing.key: "it failed"} and executor.order == ["base", "failing", "other"]

@@ -111,6 +111,16 @@ def test_a_curve_tells_compiling_from_learning(plan: plans.Plan) -> None:
     assert untimed.estimate(long) == pytest.approx(STARTUP + 10 * (128.0 - STARTUP)), "one point has no speed"
 
 
+def test_a_short_cell_without_a_curve_is_expected_again(plan: plans.Plan) -> None:
+    """Transfers of six seconds tell no start-up of 15: with 20 s left, none of another row was begun."""
+    durations = Durations(plan.store, plan.cells.values())
+    transfer = replace(plan.cells[plan.bases["bert", 0]], kind="transfer", flops=1e14, seconds=4.0)
+    durations.observe(transfer, 6.0)
+    other = replace(transfer, position={"row": "other"})
+    assert durations.estimate(other) == pytest.approx(6.0)
+    assert durations.estimate(replace(other, seconds=8.0)) == pytest.approx(4.5 + 2 * 1.5)
+
+
 def test_a_large_model_is_not_slowed_down_as_small_ones_are(plan: plans.Plan) -> None:
     """Small models wait for launches and share a GPU badly; the trial of a large one tells how slow it will be."""
     durations = Durations(plan.store, plan.cells.values())

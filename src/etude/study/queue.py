@@ -44,6 +44,10 @@ def run_cells(
     if len(finished) and total:
         on_progress(f"{len(finished)} of {len(cells)} cells are there already")
     planned_seconds = 0.0
+
+    def is_settled(key: str) -> bool:
+        return key in finished or key in errors
+
     report_stage("running cells")
     while waiting or active:
         for cell in [cell for cell in waiting if cell.depends_on in errors]:
@@ -55,11 +59,12 @@ def run_cells(
             ready.sort(key=lambda cell: (cell.kind not in PRETRAININGS, -cell.seconds))
         ready.sort(key=retries.rank)
         usual = retries.count_usual_slots()
+        visit.reserve(waiting, finished.__contains__)
         for cell in filter(retries.claims_room, ready):
-            if not visit.fits(cell, usual, finished.__contains__):
+            if not visit.fits(cell, usual, is_settled):
                 retries.leave(cell)
         # one by one: of a thousand that are ready a few are asked about
-        fitting = (cell for cell in ready if visit.fits(cell, usual, finished.__contains__))
+        fitting = (cell for cell in ready if visit.fits(cell, usual, is_settled))
         for cell in islice(fitting, max(0, retries.count_slots() - active)):
             waiting.remove(cell)
             visit.begin(cell)
@@ -80,6 +85,7 @@ def run_cells(
         active -= 1
         running.discard(result.key)
         cell = by_key[result.key]
+        visit.end(cell)
         if result.stopped:
             visit.export(store)
             raise Interrupted

@@ -4,7 +4,8 @@ Order: verdicts are given when all cells of a claim are done, so the claim that 
 with its cells seed by seed and each pre-training before its transfers; then the claim that needs the fewest besides,
 and so on; last come cells that no claim waits for. Several studies share one order, and the cells they have in common.
 A cell is not started when it would end after the visit, and a pre-training not unless its transfers end in time, too:
-its weights stay here.
+its weights stay here. For the same reason nothing else is started that could keep such transfers from their end: near
+the end of a visit they come before all others.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from statistics import median
 from typing import Any
 
 from etude.study.cell_archive import export_cells, refuse_loss
-from etude.study.cells import Cell, CellStore
+from etude.study.cells import PRETRAININGS, Cell, CellStore
 from etude.study.claim_scope import claim_cells
 from etude.study.plan import Plan
 
 SAFETY = 1.2  # a cell may take so many times what the others took
+RESERVE = 2.0  # the same of transfers whose weights stay here: a late one costs its pre-training, an early one nothing
 STARTUP = 15.0  # seconds in which a model is compiled and its data read, where no curve tells
 SHORT = 2.0  # planned seconds below which start-up is all that a duration tells
 ALIKE = 0.1  # logarithm of the ratio of two planned speeds, below which they are one
@@ -80,6 +82,7 @@ class Durations:
         self.alike: dict[tuple[object, ...], float] = {}
         self.slowdowns: dict[str, list[tuple[float, float]]] = {}  # planned FLOPs a second, and the factor
         self.startups: dict[str, list[float]] = {}
+        self.assumed_startups: dict[str, list[float]] = {}  # where no curve tells
         for cell in cells:
             if store.state(cell.key) == "done":
                 result = store.result(cell.key)
@@ -95,6 +98,7 @@ class Durations:
             self.startups.setdefault(cell.kind, []).append(max(0.0, seconds - steady))
         else:
             steady = max(seconds - STARTUP, seconds / 4)
+            self.assumed_startups.setdefault(cell.kind, []).append(seconds - steady)
         self.slowdowns.setdefault(cell.kind, []).append((cell.flops / cell.seconds, steady / cell.seconds))
 
     def estimate(self, cell: Cell) -> float:
@@ -107,8 +111,8 @@ class Durations:
         distances = [_compare_speeds(cell.flops / cell.seconds, speed) for speed, _ in observed]
         limit = min(distances) + ALIKE
         nearest = [slowdown for (_, slowdown), distance in zip(observed, distances, strict=True) if distance <= limit]
-        startups = self.startups.get(cell.kind)
-        return (median(startups) if startups else STARTUP) + cell.seconds * median(nearest)
+        startups = self.startups.get(cell.kind) or self.assumed_startups[cell.kind]
+        return median(startups) + cell.seconds * median(nearest)
 
 
 def _measure_steady_seconds(cell: Cell, curve: Sequence[Mapping[str, Any]]) -> float | None:
@@ -144,10 +148,14 @@ class Visit:
     study_folder: Path | None = None
     start: float = field(default_factory=time.monotonic)
     _durations: Durations | None = None
+    _pretrainings: set[str] = field(default_factory=set)
     _following: dict[str, list[Cell]] = field(default_factory=dict)  # by the cell that they start from
     _started: dict[str, float] = field(default_factory=dict)
+    _running: dict[str, Cell] = field(default_factory=dict)
+    _reserved: dict[str, float] = field(default_factory=dict)  # seconds of transfers that wait for nothing but a slot
 
     def open(self, store: CellStore, cells: Sequence[Cell]) -> None:
+        self._pretrainings = {cell.key for cell in cells if cell.kind in PRETRAININGS}
         self._following = {}
         for cell in cells:
             if cell.depends_on is not None:
@@ -161,17 +169,50 @@ class Visit:
     def remaining(self) -> float:
         return float("inf") if self.minutes is None else self.start + 60 * self.minutes - time.monotonic()
 
-    def fits(self, cell: Cell, slots: int, is_done: Callable[[str], bool]) -> bool:
-        """Return whether a cell would end in time, and with it, of a pre-training, the transfers that need it."""
+    def reserve(self, waiting: Iterable[Cell], is_here: Callable[[str], bool]) -> None:
+        """Keep time for the transfers whose pre-training is done here, or under way."""
+        if self._durations is not None:
+            self._reserved = {
+                cell.key: self._durations.estimate(cell)
+                for cell in waiting
+                if cell.kind not in PRETRAININGS
+                and cell.depends_on in self._pretrainings
+                and (cell.depends_on in self._running or is_here(cell.depends_on))
+            }
+
+    def fits(self, cell: Cell, slots: int, is_settled: Callable[[str], bool]) -> bool:
+        """Return whether a cell would end in time, and with it, of a pre-training, the transfers that need it.
+
+        What time is kept for ends in time beside it, too.
+        """
         if self._durations is None:
             return True
-        transfers = [other for other in self._following.get(cell.key, ()) if not is_done(other.key)]
+        own, remaining = self._durations.estimate(cell), self.remaining()
+        transfers = [other for other in self._following.get(cell.key, ()) if not is_settled(other.key)]
         following = [self._durations.estimate(other) for other in transfers]
-        needed = self._durations.estimate(cell) + max([*following, sum(following) / slots], default=0.0)
-        return SAFETY * needed < self.remaining()
+        if SAFETY * (own + max([*following, sum(following) / slots], default=0.0)) >= remaining:
+            return False
+        # one that is too long for the time that is left is lost whatever is done
+        reserved = sum(seconds for seconds in self._reserved.values() if SAFETY * seconds < remaining)
+        if cell.key in self._reserved or not reserved:
+            return True
+        return SAFETY * (own + sum(following) + self._count_busy_seconds()) + RESERVE * reserved < slots * remaining
+
+    def _count_busy_seconds(self) -> float:
+        """Seconds that the cells under way will still take, one after the other."""
+        assert self._durations is not None
+        now = time.monotonic()
+        left = [self._durations.estimate(cell) - (now - self._started[key]) for key, cell in self._running.items()]
+        return sum(max(0.0, seconds) for seconds in left)
 
     def begin(self, cell: Cell) -> None:
         self._started[cell.key] = time.monotonic()
+        self._running[cell.key] = cell
+        self._reserved.pop(cell.key, None)
+
+    def end(self, cell: Cell) -> None:
+        """Count a cell no more among those under way, done or not."""
+        self._running.pop(cell.key, None)
 
     def finish(self, cell: Cell, store: CellStore) -> None:
         """Note how long a cell took, and write the archive again: a visit that is killed loses the cells in flight."""
