@@ -4,7 +4,8 @@
 # Such a machine is taken back when nobody has sent it a command for half a minute, whatever runs on it: send each command as soon
 # as the one before has returned, and `wait` in between. What has not been brought home by then, as weights, is lost.
 #
-# Here, once, in some minutes and with a network: what the machine lacks, in folders small enough to travel one or two at a time.
+# Here, once, in some minutes and with a network: what the machine lacks, in folders small enough to travel one or two at a time
+# (PICKS=no: without pick and minilm, whose weights are a package of their own).
 #   bash benchmarks/bare_gpu.sh pack DATA TEXT FOLDER     wheels, minilm, pick, text.1, text.2, tasks in FOLDER
 # There, in a checkout, as soon as the folders named have come, with this command or with one before it (`keep FOLDER WORK` takes
 # in what has come, and does no more); each returns at once, and what it began goes on:
@@ -14,7 +15,8 @@
 #   bash benchmarks/bare_gpu.sh picks FOLDER WORK         pick, minilm: start picks of --mode MODE, PARALLEL at once
 #   bash benchmarks/bare_gpu.sh study FOLDER WORK NAME... text.1, text.2, tasks: prepare the text, start these studies
 #   bash benchmarks/bare_gpu.sh heads FOLDER WORK         after `study`: pre-train RECIPE on its corpus, look at its attention heads
-#   bash benchmarks/bare_gpu.sh twenty FOLDER WORK        text.1, text.2, tasks: start twenty_minutes.py, which needs the card alone
+#   bash benchmarks/bare_gpu.sh twenty FOLDER WORK        text.1, text.2, tasks: start twenty_minutes.py, which needs the card alone (DECODER=1: of decoders)
+#   bash benchmarks/bare_gpu.sh trials FOLDER WORK NAME   text.1, text.2, tasks: start the trials of benchmarks/trials/NAME.yaml, WORKERS at once
 #   bash benchmarks/bare_gpu.sh wait WORK OUT SECONDS     wait, say how far all are, put results into OUT/results.tgz
 #   bash benchmarks/bare_gpu.sh stop WORK NAME            end tests or study in good order: one killed takes the others' GPU along
 #
@@ -48,15 +50,18 @@ P
     "$python" -m pip download -q -d "$folder/wheels" "${wheels_for[@]}" "pydantic-core$core"
     "$python" -m pip wheel -q --no-deps -w "$folder/wheels" seqeval pytorch-crf
     "$python" -m pip download -q -d "$folder/wheels" "${wheels_for[@]}" sentence-transformers accelerate psutil
-    "$python" "$here/pick_tasks.py" "$data" --pack "$folder/pick"
-    rm -rf "$folder/minilm"; mv "$folder/pick/minilm" "$folder/minilm"
-    xz -9 -T0 -f "$folder/minilm/model.safetensors"
+    if [ "${PICKS:-yes}" = yes ]; then
+        "$python" "$here/pick_tasks.py" "$data" --pack "$folder/pick"
+        rm -rf "$folder/minilm"; mv "$folder/pick/minilm" "$folder/minilm"
+        xz -9 -T0 -f "$folder/minilm/model.safetensors"
+    fi
     for task in cola sst2 mrpc stsb rte qnli ud_ewt wnut17_ner agnews snips_intent_slots; do
         mkdir -p "$folder/tasks/$task"
         for part in train valid; do  # some have no valid
             if [ -e "$data/tasks/$task/$part.jsonl.xz" ]; then cp "$data/tasks/$task/$part.jsonl.xz" "$folder/tasks/$task/"; fi
         done
     done
+    mkdir -p "$folder/tasks/lambada"; cp "$data"/tasks/lambada/*.jsonl.xz "$folder/tasks/lambada/"
     gzip -dc "$data/vocab/bert_uncased_vocab.txt.gz" > "$folder/tasks/vocab.txt"
     local half=$(mktemp -d)
     xz -6 -T0 -c "$text" > "$half/text.xz"
@@ -182,7 +187,16 @@ twenty() { # FOLDER: RECIPE is pre-trained and fine-tuned on eight tasks; what i
     minutes_left > /dev/null
     nvidia-cuda-mps-control -d || true  # a dozen fine-tunings at once
     detach twenty "0-$last" python benchmarks/twenty_minutes.py "$work/text.txt" "$work/tasks" "$work/twenty" \
-        --vocab "$work/tasks/vocab.txt" --recipe "${RECIPE:-encoder-20min}" --stop-after "$(left)" --settings ${RECIPE_SET:-}
+        --vocab "$work/tasks/vocab.txt" --recipe "${RECIPE:-encoder-20min}" --stop-after "$(left)" ${DECODER:+--decoder} --settings ${RECIPE_SET:-}
+}
+
+trials() { # FOLDER NAME: a trial that would not end in time is not begun
+    unpack_text
+    local limit; limit=$(minutes_left)
+    nvidia-cuda-mps-control -d || true
+    detach trials "0-$last" python benchmarks/recipe_trials.py "benchmarks/trials/$2.yaml" "$work/text.txt" "$work/tasks" "$work/trial-runs" \
+        --tokenizer "$work/tasks/vocab.txt" --parallel "$workers" --finetunings $((2 * workers)) --until "$limit" \
+        --commit "$(cat "$work/commit")" --results "$work/trials"
 }
 
 wait_for_all() { # OUT SECONDS
@@ -195,7 +209,7 @@ wait_for_all() { # OUT SECONDS
     if [ -e "$work/study/log.txt" ]; then tail -n 5 "$work/study/log.txt"; fi
     if [ -e "$work/tests.log" ]; then grep -a "FAILED tests\|ERROR tests" "$work/tests.log" | sort -u | head -n 30 || true; fi
     (cd "$work" && tar czf "$out/results.tgz" --ignore-failed-read $(find . -maxdepth 1 -name '*.log' -type f) \
-        $(find twenty -name '*.json' -o -name '*.jsonl' -o -name '*.log' -o -name task.yaml 2> /dev/null) $(ls -d picks study heads 2> /dev/null))
+        $(find twenty -name '*.json' -o -name '*.jsonl' -o -name '*.log' -o -name task.yaml 2> /dev/null) $(ls -d picks study heads trials 2> /dev/null))
     echo "$(left) seconds left; under way: $(running)"
 }
 running() {
@@ -214,11 +228,11 @@ stop() { # NAME: under MPS a process that is killed makes all others lose the de
     echo "under way: $(running)"
 }
 
-known="pack, keep, begin, speed, tests, picks, study, heads, twenty, wait or stop"
+known="pack, keep, begin, speed, tests, picks, study, heads, twenty, trials, wait or stop"
 command=${1:-nothing}
 case $command in
 pack) names="DATA TEXT FOLDER" ;;
-speed | study) names="FOLDER WORK NAME..." ;;
+speed | study | trials) names="FOLDER WORK NAME..." ;;
 keep | begin | tests | picks | heads | twenty) names="FOLDER WORK" ;;
 wait) names="WORK OUT SECONDS" ;;
 stop) names="WORK NAME" ;;

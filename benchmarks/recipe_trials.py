@@ -123,6 +123,7 @@ class Workshop:
         self.plan, self.text, self.tasks, self.work = plan, arguments.text, arguments.tasks, arguments.work
         self.threads = max(1, len(os.sched_getaffinity(0)) // arguments.parallel)
         self.device = ["train.device=cpu"] if arguments.cpu else []
+        self.tokenizer = arguments.tokenizer
         self.lock = threading.Lock()
 
     def etude(self, *words: object, log: str, threads: int = 1) -> None:
@@ -139,7 +140,7 @@ class Workshop:
     def corpus(self, trial: Trial) -> Path:
         from etude.recipes.schema import Recipe
 
-        tokenizer = trial.tokenizer or Recipe.load(self.plan.recipe).tokenizer
+        tokenizer = trial.tokenizer or self.tokenizer or Recipe.load(self.plan.recipe).tokenizer
         folder: Path = self.work / ("corpus-" + "".join(c if c.isalnum() else "-" for c in tokenizer))
         with self.lock:
             if not (folder / "manifest.json").is_file():
@@ -348,6 +349,7 @@ def main() -> None:
     parser.add_argument("work", type=Path, nargs="?")
     parser.add_argument("--parallel", type=int, default=1, help="trials at once")
     parser.add_argument("--finetunings", type=int, default=2, help="fine-tunings at once")
+    parser.add_argument("--tokenizer", help="in place of the recipe's, such as BERT's vocab.txt")
     parser.add_argument("--commit", help="of this code, where there is no repository")
     parser.add_argument("--until", type=float, help="minutes from now: begin no trial that would end later")
     parser.add_argument("--only", nargs="+")

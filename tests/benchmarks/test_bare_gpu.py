@@ -53,6 +53,7 @@ def wait_for_call(machine: Path) -> list[str]:
         (("study", "folder", "work"), "NAME..."), (("study", "work", "electra-ablations"), "NAME..."),
         (("speed", "folder", "work"), "NAME..."), (("begin", "folder"), "WORK"), (("pack", "data"), "TEXT FOLDER"),
         (("wait", "work", "out"), "SECONDS"), (("stop", "work"), "NAME"), (("twenty",), "FOLDER WORK"),
+        (("trials", "folder", "work"), "NAME"),
     ],
 )  # fmt: skip
 def test_arguments_that_are_missing_are_named(machine: Path, words: tuple[str, ...], missing: str) -> None:
@@ -87,7 +88,19 @@ def test_a_study_is_given_the_seconds_that_are_left(machine: Path) -> None:
     assert 0.5 < float(called[called.index("--minutes") + 1]) <= 70 / 60  # whole minutes were one, or two
 
 
-@pytest.mark.parametrize("command", [("study", "layer-mix"), ("twenty",)])
+def test_trials_are_those_of_the_file_that_is_named(machine: Path) -> None:
+    (machine / "work" / "commit").write_text("abc1234")
+    done = run(machine, "trials", "folder", "work", "encoder-20min", WORKERS="3")
+    assert done.returncode == 0, done.stderr
+    called = wait_for_call(machine)
+    assert called[:2] == ["benchmarks/recipe_trials.py", "benchmarks/trials/encoder-20min.yaml"]
+    assert (SCRIPT.parents[1] / called[1]).is_file()
+    options = dict(zip(called[5::2], called[6::2], strict=True))
+    assert options["--parallel"] == "3" and options["--finetunings"] == "6" and options["--commit"] == "abc1234"
+    assert 20 < float(options["--until"]) <= 27
+
+
+@pytest.mark.parametrize("command", [("study", "layer-mix"), ("twenty",), ("trials", "encoder-20min")])
 def test_nothing_begins_when_the_time_is_up(machine: Path, command: tuple[str, ...]) -> None:
     (machine / "work" / "begun").write_text(str(int(time.time()) - 1590))
     done = run(machine, command[0], "folder", "work", *command[1:], MINUTES="26.5")
