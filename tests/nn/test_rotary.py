@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from etude.nn import block, rotary
+from etude.nn.attention import dispatch
 from etude.nn.block import AttentionBranch
 from etude.nn.norm import Norm
 from etude.nn.packed import pack
@@ -69,10 +70,14 @@ def test_rotation_outside_a_graph_has_the_shapes_it_says() -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("only", [None, [0, 3]])
+@pytest.mark.parametrize("records", [False, True])
 def test_a_branch_that_rotates_all_in_one_tensor(
-    causal: bool, only: list[int] | None, monkeypatch: pytest.MonkeyPatch
+    causal: bool, only: list[int] | None, records: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a GPU, by the same formula: states and gradients are those of queries and keys apart."""
+    """As on a GPU, by the same formula: states and gradients are those of queries and keys apart.
+
+    Where queries and keys are recorded, the branch rotates them, or else attention does.
+    """
     torch.manual_seed(0)
     branch = AttentionBranch(16, 2, placement="pre", norm=Norm(16))
     packed = pack([[1, 2, 3], [4], [5, 6]])
@@ -82,9 +87,16 @@ def test_a_branch_that_rotates_all_in_one_tensor(
 
     def run() -> list[Tensor]:
         recorded: list[Tensor] = []
-        out = branch(x, packed.layout, causal=causal, rotation=rotation, only=chosen, record_query_key=recorded)
+        out = branch(
+            x,
+            packed.layout,
+            causal=causal,
+            rotation=rotation,
+            only=chosen,
+            record_query_key=recorded if records else None,
+        )
         assert isinstance(out, Tensor)
-        return [out, recorded[0], *torch.autograd.grad(out.square().sum(), [x, *branch.parameters()])]
+        return [out, *recorded, *torch.autograd.grad(out.square().sum(), [x, *branch.parameters()])]
 
     def rotate_by_formula(qkv: Tensor, rotation: Rotation) -> Tensor:
         calls.append(qkv.shape)
@@ -93,6 +105,6 @@ def test_a_branch_that_rotates_all_in_one_tensor(
     calls: list[torch.Size] = []
     apart = run()
     monkeypatch.setattr(block, "supports_packed", lambda qkv: True)
-    monkeypatch.setattr(block, "rotate_packed", rotate_by_formula)
+    monkeypatch.setattr(block if records else dispatch, "rotate_packed", rotate_by_formula)
     torch.testing.assert_close(run(), apart, rtol=1e-5, atol=1e-6)
     assert calls == [(6, 3, 2, 8)]

@@ -44,6 +44,7 @@ from etude.nn.norm import Norm
 from etude.nn.packed import Layout, Packed
 from etude.nn.precision import to_autocast_dtype
 from etude.nn.recompute import Recomputable
+from etude.nn.rotary import Rotation
 from etude.nn.states import States
 from etude.text.tokenizer.special_tokens import Specials
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -131,10 +132,19 @@ class TowerAttention(AttentionBranch):
         self.slot = None if settings.slot == "none" else NullSlot(self.heads, self.size, settings.slot)
 
     def mix(
-        self, qkv: Tensor, layout: Layout, *, causal: bool, window: int | None, dropout: float, path: str | None
+        self,
+        qkv: Tensor,
+        layout: Layout,
+        *,
+        causal: bool,
+        window: int | None,
+        dropout: float,
+        path: str | None,
+        rotation: Rotation | None,
     ) -> Tensor:
         if self.slot is None:
-            return super().mix(qkv, layout, causal=causal, window=window, dropout=dropout, path=path)
+            return super().mix(qkv, layout, causal=causal, window=window, dropout=dropout, path=path, rotation=rotation)
+        assert rotation is None  # towers have sinusoidal or learned positions
         query, key, value = qkv.unbind(1)
         parts = [KeySet(key, value, "past")]
         return attend_multi_set(query, parts, layout, slot=self.slot(), dropout=dropout, path=path)

@@ -80,12 +80,12 @@ class AttentionBranch(Recomputable):
             mixed = self.attend_query_subset(normed, layout, only, causal=causal, window=window, dropout=dropout)
             return self.project_output(residual.select_tokens(x, only), mixed)
         qkv = self.qkv(normed).view(-1, 3, self.heads, self.size)
-        if is_packed and rotation is not None and supports_packed(qkv):
-            qkv, rotation = rotate_packed(qkv, rotation), None
-        if is_packed and rotation is None:
+        if is_packed and (rotation is None or supports_packed(qkv)):
             if record_query_key is not None:
+                if rotation is not None:  # rotated ones are asked for
+                    qkv, rotation = rotate_packed(qkv, rotation), None
                 record_query_key.append(qkv[:, :2])
-            mixed = self.mix(qkv, layout, causal=causal, window=window, dropout=dropout, path=path)
+            mixed = self.mix(qkv, layout, causal=causal, window=window, dropout=dropout, path=path, rotation=rotation)
             return self.project_output(x, mixed, only)
         query, key, value = rotate_query_key(qkv, rotation)
         if record_query_key is not None:
@@ -114,10 +114,18 @@ class AttentionBranch(Recomputable):
         return result
 
     def mix(
-        self, qkv: Tensor, layout: Layout, *, causal: bool, window: int | None, dropout: float, path: str | None
+        self,
+        qkv: Tensor,
+        layout: Layout,
+        *,
+        causal: bool,
+        window: int | None,
+        dropout: float,
+        path: str | None,
+        rotation: Rotation | None,
     ) -> Tensor:
         """Attend with queries, keys and values of all tokens: (N, 3, H, d) -> (N, H, d)."""
-        return attend_packed(qkv, layout, causal=causal, window=window, dropout=dropout, path=path)
+        return attend_packed(qkv, layout, causal=causal, window=window, dropout=dropout, path=path, rotation=rotation)
 
     def attend_query_subset(
         self, x: Tensor, layout: Layout, only: Tensor, *, causal: bool, window: int | None, dropout: float

@@ -3,7 +3,8 @@
     varlen      torch's flash kernels over bounds: on a CUDA device, in half precision
     grouped     dense batches of similar length (nn/attention/grouped.py): CPU, float32; and equal lengths anywhere,
                 because the batch is then dense already and dense kernels are faster
-    short       our kernels for up to 128 tokens (nn/triton/short_attention.py), wherever varlen would apply
+    short       our kernels for up to 128 tokens (nn/triton/short_attention.py), wherever varlen would apply; with
+                rotary positions they rotate queries and keys as they read them
     tiled       our kernels for longer sequences (nn/triton/tiled_attention.py), on Hopper or later
     reference   one sequence after the other, any mask, weights on request: slow, and the reference for tests
 
@@ -29,6 +30,7 @@ from torch._compile import _disable_dynamo
 from etude.errors import UserError
 from etude.nn.attention.grouped import attend_equal, attend_equal_packed, attend_grouped
 from etude.nn.packed import Layout
+from etude.nn.rotary import Rotation, rotate_packed
 from etude.nn.triton.availability import (
     KERNEL_MODULES,
     compute_capability,
@@ -43,6 +45,7 @@ _grouped_outside_graph = _disable_dynamo(attend_grouped)
 
 Path = Literal["varlen", "grouped", "short", "tiled", "reference"]
 KERNEL_PATHS = ("short", "tiled")  # paths with kernels of our own
+ROTATES_AS_IT_READS = True  # the short path; False only to compare (benchmarks/step_turns.py)
 
 
 class _Varlen(NamedTuple):
@@ -64,13 +67,17 @@ def attend_packed(
     window: int | None = None,
     dropout: float = 0.0,
     path: str | None = None,
+    rotation: Rotation | None = None,
 ) -> Tensor:
     """Attend with queries, keys and values in one tensor, (N, 3, H, d) -> (N, H, d).
 
-    This is how a projection leaves them, and what our own kernels read.
+    This is how a projection leaves them, and what our own kernels read. With a `rotation`, which needs a device that
+    `rotary.supports_packed`, queries and keys are rotated first.
     """
     if path is None and window is None and qkv.shape[0]:
         path = choose_kernel_path(qkv.device, qkv.dtype, qkv.shape[-1], layout.longest)
+    if rotation is not None and not (path == "short" and ROTATES_AS_IT_READS):
+        qkv, rotation = rotate_packed(qkv, rotation), None
     if path not in KERNEL_PATHS:
         chosen = path or choose_path(qkv.device, qkv.dtype, qkv.shape[-1], window=window, equal=layout.equal)
         if chosen == "grouped":
@@ -86,7 +93,9 @@ def attend_packed(
     seed = torch.randint(2**31, (1,), device=qkv.device) if dropout else layout.bounds
     mixed: Tensor
     if path == "short":
-        mixed = kernel_module("short_attention").attend_short(qkv, layout.bounds, seed, layout.longest, causal, dropout)
+        mixed = kernel_module("short_attention").attend_short(
+            qkv, layout.bounds, seed, layout.longest, causal, dropout, *(rotation or ())
+        )
     else:
         tiled = kernel_module("tiled_attention").attend_tiled
         mixed, _ = tiled(qkv, layout.bounds, seed, layout.longest, causal, dropout)

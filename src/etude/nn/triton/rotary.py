@@ -20,6 +20,13 @@ ROWS, WARPS = 32, 4  # heads of a program
 
 
 @triton.jit
+def rotate_halves(first, second, cos, sin, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Rotate the two halves of some rows in float32; both are returned in `dtype`. With -sin it is the way back."""
+    left, right = first.to(tl.float32), second.to(tl.float32)
+    return (left * cos - right * sin).to(dtype), (right * cos + left * sin).to(dtype)
+
+
+@triton.jit
 def rotate_rows(  # type: ignore[no-untyped-def]
     qkv, cosine, sine, out, count, heads: tl.constexpr, half: tl.constexpr, lanes: tl.constexpr,
     rows: tl.constexpr, reverse: tl.constexpr,
@@ -38,9 +45,7 @@ def rotate_rows(  # type: ignore[no-untyped-def]
         first = tl.load(qkv + at, mask=in_bounds, other=0.0)
         second = tl.load(qkv + at + half, mask=in_bounds, other=0.0)
         if part < 2:
-            left, right = first.to(tl.float32), second.to(tl.float32)
-            first = (left * cos - right * sin).to(out.dtype.element_ty)
-            second = (right * cos + left * sin).to(out.dtype.element_ty)
+            first, second = rotate_halves(first, second, cos, sin, out.dtype.element_ty)
         tl.store(out + at, first, mask=in_bounds)
         tl.store(out + at + half, second, mask=in_bounds)
         at += 2 * heads * half
