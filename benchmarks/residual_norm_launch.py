@@ -71,7 +71,7 @@ def run_forward(x: dict[str, torch.Tensor], launch: Launch) -> None:
     _forward[(triton.cdiv(count, launch.rows),)](
         x["residual"], x["old_weight"], x["old_bias"], x["branch"], x["weight"], x["bias"], x["seed"], x["total"],
         x["normed"], x["means"], x["scales"], count, 1e-12, *(split_width(width) or ()), launch.rows, True, DROPS,
-        num_warps=launch.warps,
+        True, False, num_warps=launch.warps,
     )  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def run_backward(x: dict[str, torch.Tensor], launch: Launch) -> None:
     _backward[(launch.programs,)](
         x["grad_total"], x["grad_normed"], x["total"], x["means"], x["scales"], x["weight"], x["seed"], x["out"],
         x["grad_branch"], x["sums"], count, *(split_width(width) or ()), launch.back_rows, launch.programs,
-        launch.back_stages, True, False, DROPS, num_warps=launch.back_warps,
+        launch.back_stages, True, False, DROPS, True, True, False, num_warps=launch.back_warps,
     )  # fmt: skip
 
 
@@ -171,13 +171,15 @@ def time_attention(heads: int, sequences: int = 128, length: int = 128, size: in
 
         def forward(warps: int = warps, drops: int = drops) -> None:
             short_attention._forward[grid](
-                qkv, bounds, seed, out, size**-0.5, **shape, causal=False, drops=drops, num_warps=warps
-            )
+                qkv, bounds, seed, qkv, qkv, out, size**-0.5, **shape, causal=False, drops=drops, rotates=False,
+                num_warps=warps,
+            )  # fmt: skip
 
         def backward(warps: int = warps, drops: int = drops) -> None:
             short_attention._backward[grid](
-                grad, qkv, bounds, seed, grad_qkv, size**-0.5, **shape, causal=False, drops=drops, num_warps=warps
-            )
+                grad, qkv, bounds, seed, qkv, qkv, grad_qkv, size**-0.5, **shape, causal=False, drops=drops,
+                rotates=False, num_warps=warps,
+            )  # fmt: skip
 
         print(
             f"attention, {heads} heads, {warps} warps, {'with' if drops else 'without'} dropout: forward "

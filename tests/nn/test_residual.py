@@ -22,48 +22,61 @@ class AddNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, old: Any, branch: Tensor, bias: Any, weight: Tensor, shift: Tensor, epsilon: float,
-        post: bool,
+        ctx: Any, x: Tensor, old: Any, branch: Tensor, bias: Any, weight: Tensor, shift: Any, epsilon: float,
+        post: bool, rms: bool,
     ) -> Any:  # fmt: skip
         ctx.set_materialize_grads(False)
-        ctx.epsilon, ctx.post, ctx.biased = epsilon, post, bias is not None
+        ctx.epsilon, ctx.post, ctx.biased, ctx.rms = epsilon, post, bias is not None, rms
         if old is not None:
-            x = F.layer_norm(x, weight.shape, *old, epsilon)
+            x = normalize(x, *old, epsilon, rms)
         total = x + branch
         ctx.save_for_backward(total, weight, shift)
-        return total, F.layer_norm(total, weight.shape, weight, shift, epsilon)
+        return total, normalize(total, weight, shift, epsilon, rms)
 
     @staticmethod
     def backward(ctx: Any, by_total: Tensor | None, by_normed: Tensor) -> Any:
-        total, weight, shift = (part.detach().requires_grad_() for part in ctx.saved_tensors)
+        total, weight, shift = (None if part is None else part.detach().requires_grad_() for part in ctx.saved_tensors)
         past = torch.zeros_like(total) if by_total is None else by_total
         with torch.enable_grad():
-            normed = F.layer_norm(total, weight.shape, weight, shift, ctx.epsilon)
+            normed = normalize(total, weight, shift, ctx.epsilon, ctx.rms)
         grad_out = by_normed + past if ctx.post else by_normed
-        grad_x, by_weight, by_shift = torch.autograd.grad(normed, (total, weight, shift), grad_out)
+        parts = [total, weight] if shift is None else [total, weight, shift]
+        grad_x, by_weight, *by_shift = torch.autograd.grad(normed, parts, grad_out)
         grad_x = grad_x if ctx.post else grad_x + past
-        return grad_x, None, grad_x, grad_x.sum(0) if ctx.biased else None, by_weight, by_shift, None, None
+        by_bias = grad_x.sum(0) if ctx.biased else None
+        return grad_x, None, grad_x, by_bias, by_weight, by_shift[0] if by_shift else None, None, None, None
+
+
+def normalize(x: Tensor, weight: Tensor, shift: Tensor | None, epsilon: float, rms: bool) -> Tensor:
+    if rms:
+        assert shift is None
+        return F.rms_norm(x, weight.shape, weight, epsilon)
+    return F.layer_norm(x, weight.shape, weight, shift, epsilon)
 
 
 def add_norm(
-    x: Tensor, old_weight: Any, old_bias: Any, branch: Tensor, bias: Any, weight: Tensor, shift: Tensor,
-    seed: Tensor | None, dropout: float, epsilon: float, post: bool,
+    x: Tensor, old_weight: Any, old_bias: Any, branch: Tensor, bias: Any, weight: Tensor, shift: Any,
+    seed: Tensor | None, dropout: float, epsilon: float, post: bool, rms: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     assert (seed is not None) == (dropout > 0)
     old = None if old_weight is None else (old_weight, old_bias)
-    return AddNorm.apply(x, old, branch, bias, weight, shift, epsilon, post)  # type: ignore[no-any-return]
+    return AddNorm.apply(x, old, branch, bias, weight, shift, epsilon, post, rms)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
 @pytest.mark.parametrize("share", ["none", "all"])
 @pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("first_norm", [False, True])
-def test_a_model(placement: Any, share: Any, few: bool, first_norm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("bias", "kind"), [(True, "layer"), (False, "layer"), (False, "rms")])
+def test_a_model(
+    placement: Any, share: Any, few: bool, first_norm: bool, bias: bool, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not first_norm and (placement == "post" or share == "all"):
         pytest.skip("a first norm is left out in the pre-LN order, where it is not shared")
     torch.manual_seed(1)
     settings = Settings(layers=3, width=16, heads=2, vocab=30, context=16, norm=placement, share=share, dropout=0.0,
-                        attention_dropout=0.0, embedding_dropout=0.0, first_norm=first_norm)  # fmt: skip
+                        attention_dropout=0.0, embedding_dropout=0.0, first_norm=first_norm, bias=bias,
+                        norm_kind=kind)  # fmt: skip
     model = Transformer(settings).double()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -119,7 +132,8 @@ def test_kernels_serve_a_gpu_that_trains_compiled(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(availability, "supports_flash", lambda _: True)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     cuda, half = torch.device("cuda", 0), torch.bfloat16
-    assert residual.residual_norm_kernels(cuda, half, shape, norm) is module
+    for served in (norm, Norm(768, bias=False), Norm(768, kind="rms")):
+        assert residual.residual_norm_kernels(cuda, half, shape, served) is module
     with torch.no_grad():
         assert residual.residual_norm_kernels(cuda, half, shape, norm) is None
     for refused in (
@@ -127,7 +141,5 @@ def test_kernels_serve_a_gpu_that_trains_compiled(monkeypatch: pytest.MonkeyPatc
         (cuda, torch.float32, shape, norm),
         (cuda, half, torch.Size((8, 640)), norm),
         (cuda, half, torch.Size((0, 768)), norm),
-        (cuda, half, shape, Norm(768, kind="rms")),
-        (cuda, half, shape, Norm(768, bias=False)),
     ):
         assert residual.residual_norm_kernels(*refused) is None

@@ -5,11 +5,12 @@ Pre-LN  (GPT-2, section 2.3):                 x = x + branch(norm(x))
 
 The stream is a tensor, and the formulas are computed as written. Where a GPU trains a compiled model in half precision
 it is a `FusedStream`: a sum and the norm after it are one kernel (nn/triton/residual_norm.py), which also sums, over
-all tokens, the gradients of the norm's weight and bias and of the branch's bias. In the pre-LN order the sum waits for
-the norm of the next branch. In the post-LN order a branch and the next sum both read the same normalised state, and a
-compiler would add their two gradients in a separate pass. So the sum continues from the state *before* the norm and
-recomputes the norm, and each of the two has its own tensor to return its gradient to. A step of generation on a GPU
-has a `StepStream`, whose norms and sums are parts of the products around them (nn/few_rows_linear.py).
+all tokens, the gradients of the norm's weight and bias, and of the branch's bias, where there are any. In the pre-LN
+order the sum waits for the norm of the next branch. In the post-LN order a branch and the next sum both read the same
+normalised state, and a compiler would add their two gradients in a separate pass. So the sum continues from the state
+*before* the norm and recomputes the norm, and each of the two has its own tensor to return its gradient to. A step of
+generation on a GPU has a `StepStream`, whose norms and sums are parts of the products around them
+(nn/few_rows_linear.py).
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class FusedStream(NamedTuple):
     dropout: float = 0.0  # of that branch
 
 
+FUSES_WITHOUT_BIAS = True  # norms without a bias, too; False only to compare (benchmarks/step_turns.py)
 BranchStream = Tensor | FusedStream  # what a branch is added to
 Stream = BranchStream | StepStream
 
@@ -59,7 +61,7 @@ def residual_norm_kernels(device: torch.device, dtype: torch.dtype, shape: torch
     """Return the module of our fused kernels, or None where they do not apply."""
     # uncompiled models launch so many kernels that it does not matter
     is_supported = supports_half_kernels(device, dtype) and torch.compiler.is_compiling() and torch.is_grad_enabled()
-    if not is_supported or norm.kind != "layer" or norm.bias is None or not shape[0]:
+    if not is_supported or not shape[0] or (norm.bias is None and not FUSES_WITHOUT_BIAS):
         return None
     module = kernel_module("residual_norm")
     return module if module is not None and module.split_width(shape[1]) else None
@@ -130,10 +132,13 @@ def final_state(x: Stream, norm: Norm | None) -> Tensor:
 def _add_norm(
     x: FusedStream, branch: Tensor, bias: Tensor | None, dropout: float, norm: Norm, post: bool
 ) -> tuple[Tensor, Tensor]:
-    assert x.norm is None or x.norm.epsilon == norm.epsilon
-    old_norm = (None, None) if x.norm is None else (x.norm.weight.detach(), x.norm.bias.detach())  # type: ignore[union-attr]
+    old_weight = old_bias = None
+    if x.norm is not None:
+        assert (x.norm.epsilon, x.norm.kind) == (norm.epsilon, norm.kind)
+        old_weight, old_bias = x.norm.weight.detach(), None if x.norm.bias is None else x.norm.bias.detach()
     seed = torch.randint(2**31, (1,), device=branch.device) if dropout else None
     total, normed, *_ = kernel_module("residual_norm").add_norm(
-        x.total, *old_norm, branch, bias, norm.weight, norm.bias, seed, dropout, norm.epsilon, post
-    )
+        x.total, old_weight, old_bias, branch, bias, norm.weight, norm.bias, seed, dropout, norm.epsilon, post,
+        norm.kind == "rms",
+    )  # fmt: skip
     return total, normed

@@ -102,9 +102,11 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
     with pytest.raises(Traced), torch.autocast("cpu", torch.bfloat16):
         model(pack([[1] * longest, [2] * 100, []], longest=longest), only=torch.tensor([1, 5, 200]))
     actual = [name for name in result[0] if "triton_kernel" in name or "attend_tiled" in name]
-    if axes is MODERN:  # attention of each layer, which rotates; cosines of all are computed once, outside of the graph
-        assert len(actual) == 2 and result[0].count("etude.compute_rotation.default") == 1
-        assert sum("triton_kernel" in name for name in both) == 2 * 2
+    if (
+        axes is MODERN
+    ):  # attention, which rotates, and both sums of each layer; cosines of all are computed once, outside
+        assert len(actual) == 2 * 3 and result[0].count("etude.compute_rotation.default") == 1
+        assert sum("triton_kernel" in name for name in both) == 2 * 2 * 3
         assert not any("cos" in name or "copy_" in name for name in both if "_to_copy" not in name)
         return
     assert len(actual) == 2 * 4  # attention, activation and both sums of each layer
@@ -116,16 +118,21 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("placement", ["pre", "post"])
-def test_a_compiled_model_on_a_gpu(placement: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("longest", [512, 128])
+@pytest.mark.parametrize("axes", [{}, MODERN, MODERN | {"norm_kind": "rms"}], ids=["bert", "modern", "modern-rms"])
+def test_a_compiled_model_on_a_gpu(
+    placement: Any, longest: int, axes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All our kernels at work: gradients in bf16 are those in float32, and the same to the bit again."""
     attention.load_kernels(torch.device("cuda", 0))
     torch.manual_seed(1)
-    settings = Settings(layers=3, width=384, heads=6, vocab=50, context=512, norm=placement, direction="both")
+    settings = Settings(layers=3, width=384, heads=6, vocab=50, context=512, norm=placement, direction="both", **axes)
     model = Transformer(settings).cuda()
     compiled = torch.compile(model, fullgraph=True, dynamic=False)
     draw = np.random.default_rng(0)
-    packed = pack([draw.integers(0, 50, length).tolist() for length in (300, 512, 7, 201)]).to("cuda")
-    only = torch.tensor([3, 1, 700, 1019, 820, 299], device="cuda")
+    lengths = [min(longest, length) for length in (300, 512, 7, 201, 512)]
+    packed = pack([draw.integers(0, 50, length).tolist() for length in lengths]).to("cuda")
+    only = torch.tensor([3, 1, 300, packed.layout.total - 1, 261, 127], device="cuda")
     grad_out = torch.randn(6, 384, device="cuda")
     ran: list[bool] = []
     choose = residual.residual_norm_kernels

@@ -4,28 +4,46 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+
+from tests.nn.triton.launches import compile_launches
 
 
 def test_in_the_interpreter(in_the_interpreter: Callable[[str], None]) -> None:
     in_the_interpreter(__file__)
 
 
-def sum_and_norm(device: str, rows: tuple[int, int], post: bool, renew: bool, alone: bool, dropout: float) -> None:
+KINDS = ["biased", "layer", "rms"]  # the last two without a bias, as the branch
+
+
+def sum_and_norm(
+    device: str, rows: tuple[int, int], post: bool, renew: bool, alone: bool, dropout: float, kind: str = "biased",
+    dtype: torch.dtype = torch.float32,
+) -> None:  # fmt: skip
     """Against float64. With `post` the gradient that comes for the sum counts as one of the norm."""
     from etude.nn.triton.residual_norm import add_norm
 
     torch.manual_seed(1)
-    width, epsilon = rows[1], 1e-5
+    width, epsilon, rms = rows[1], 1e-5, kind == "rms"
     old = (torch.rand(width, device=device) + 0.5, torch.randn(width, device=device)) if renew else (None, None)
     arguments = [torch.randn(shape, device=device) for shape in (rows, rows, (width,), (width,), (width,))]
-    by_total, by_normed = torch.randn(rows, device=device), torch.randn(rows, device=device)
+    by_total, by_normed = (torch.randn(rows, device=device).to(dtype) for _ in range(2))
+    arguments[:2] = [left.to(dtype) for left in arguments[:2]]
     x, branch, bias, weight, shift = actual = [left.clone().requires_grad_() for left in arguments]
     seed = torch.tensor([7], device=device) if dropout else None
-    total, normed, *_ = add_norm(x, *old, branch, bias, weight, shift, seed, dropout, epsilon, post)
+    if kind == "biased":
+        biases, wanted = (old[1], bias, shift), actual
+    else:
+        biases, wanted = (None, None, None), [x, branch, weight]
+    old_bias, branch_bias, norm_bias = biases
+    total, normed, *_ = add_norm(
+        x, old[0], old_bias, branch, branch_bias, weight, norm_bias, seed, dropout, epsilon, post, rms
+    )
     # which elements stay is read off a branch of ones on a stream of zeros
     nothing, everything = torch.zeros(rows, device=device), torch.ones(rows, device=device)
     factor = add_norm(nothing, None, None, everything, None, arguments[3], arguments[4], seed, dropout, epsilon, post)[
@@ -36,22 +54,32 @@ def sum_and_norm(device: str, rows: tuple[int, int], post: bool, renew: bool, al
         factor[factor > 0], torch.full_like(factor[factor > 0], 1 / (1 - dropout)), rtol=1e-6, atol=0
     )
 
+    def norm(x: Tensor, weight: Tensor, shift: Tensor) -> Tensor:
+        if rms:
+            return F.rms_norm(x, (width,), weight, epsilon)
+        return F.layer_norm(x, (width,), weight, shift if kind == "biased" else None, epsilon)
+
     exact = [left.double().requires_grad_() for left in arguments]
     if renew:
-        start = F.layer_norm(arguments[0].double(), (width,), *(left.double() for left in old), epsilon)
+        assert old[0] is not None and old[1] is not None
+        start = norm(arguments[0].double(), old[0].double(), old[1].double())
         exact[0] = start.requires_grad_()
     summed = exact[0] + (exact[1] + exact[2] - exact[2].detach()) * factor  # the branch has its bias already
-    expected = F.layer_norm(summed, (width,), exact[3], exact[4], epsilon)
-    torch.testing.assert_close((total.double(), normed.double()), (summed, expected), rtol=1e-5, atol=2e-5)
+    expected = norm(summed, exact[3], exact[4])
+    # bf16 has 8 bits: of the sum, and then of its norm; a norm that is recomputed is rounded once more
+    near = {"rtol": 1e-5, "atol": 2e-5} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 3e-2}
+    torch.testing.assert_close((total.double(), normed.double()), (summed, expected), **near)
 
     outputs, grads = ([normed], [by_normed]) if alone else ([total, normed], [by_total, by_normed])
-    result = torch.autograd.grad(outputs, actual, grads)
+    result = torch.autograd.grad(outputs, wanted, grads)
+    targets = exact if kind == "biased" else [exact[0], exact[1], exact[3]]
     if post:
-        target = torch.autograd.grad(expected, exact, sum(left.double() for left in grads))
+        target = torch.autograd.grad(expected, targets, sum(left.double() for left in grads))
     else:
-        target = torch.autograd.grad([summed, expected][alone:], exact, [left.double() for left in grads])
+        target = torch.autograd.grad([summed, expected][alone:], targets, [left.double() for left in grads])
     for left, right in zip(result, target, strict=True):
-        assert float((left.double() - right).abs().max() / right.abs().max()) < 2e-5
+        error = 2e-5 if dtype == torch.float32 else 2e-2
+        assert float((left.double() - right).abs().max() / right.abs().max()) < error
 
 
 @pytest.mark.interpreted
@@ -59,8 +87,9 @@ def sum_and_norm(device: str, rows: tuple[int, int], post: bool, renew: bool, al
 @pytest.mark.parametrize("renew", [False, True])
 @pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_residual_sum_and_its_norm(
-    post: bool, renew: bool, alone: bool, dropout: float, monkeypatch: pytest.MonkeyPatch
+    post: bool, renew: bool, alone: bool, dropout: float, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from etude.nn.triton import residual_norm
 
@@ -68,7 +97,18 @@ def test_a_residual_sum_and_its_norm(
     launch = residual_norm.WIDE._replace(programs=3)
     monkeypatch.setattr(residual_norm, "choose_launch", lambda width: launch)
     assert residual_norm.split_width(48) == (32, 16)
-    sum_and_norm("cpu", (13, 48), post, renew, alone, dropout)
+    sum_and_norm("cpu", (13, 48), post, renew, alone, dropout, kind)
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("post", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_residual_sum_and_its_norm_in_bf16(post: bool, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from etude.nn.triton import residual_norm
+
+    launch = residual_norm.WIDE._replace(programs=3)
+    monkeypatch.setattr(residual_norm, "choose_launch", lambda width: launch)
+    sum_and_norm("cpu", (13, 48), post, renew=False, alone=False, dropout=0.0, kind=kind, dtype=torch.bfloat16)
 
 
 @pytest.mark.interpreted
@@ -85,9 +125,43 @@ def test_narrow_rows_as_they_are_divided(count: int, width: int, monkeypatch: py
 @pytest.mark.gpu
 @pytest.mark.parametrize("post", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-@pytest.mark.parametrize("width", [64, 256, 384, 768])
-def test_a_residual_sum_and_its_norm_on_a_gpu(post: bool, dropout: float, width: int) -> None:
-    sum_and_norm("cuda", (1001, width), post, renew=post, alone=False, dropout=dropout)
+@pytest.mark.parametrize("width", [64, 256, 384, 512, 768])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_residual_sum_and_its_norm_on_a_gpu(post: bool, dropout: float, width: int, kind: str) -> None:
+    sum_and_norm("cuda", (1001, width), post, renew=post, alone=False, dropout=dropout, kind=kind)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_the_kernels_compile_for_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from etude.nn.triton import residual_norm
+
+    variants = compile_launches(residual_norm, ["_forward", "_backward"], monkeypatch, tmp_path)
+    monkeypatch.setattr(residual_norm, "wrap_triton", lambda kernel: kernel)
+    rows, vector, seed = torch.zeros(5, 512, dtype=torch.bfloat16), torch.ones(512), torch.tensor([7])
+    for kind in KINDS:
+        for post, dropout in ((False, 0.0), (True, 0.1)):
+            bias, drawn = vector if kind == "biased" else None, seed if dropout else None
+            old = (vector, bias) if post else (None, None)
+            rest = (drawn, dropout)
+            total, normed, means, scales = residual_norm.add_norm._init_fn(
+                rows, *old, rows, bias, vector, bias, *rest, 1e-5, post, kind == "rms"
+            )
+            assert len(means) == (0 if kind == "rms" else 5)
+            *_, sums = residual_norm.add_norm_backward._init_fn(
+                rows,
+                normed,
+                total,
+                means,
+                scales,
+                vector,
+                *rest,
+                post,
+                bias is not None,
+                bias is not None,
+                kind == "rms",
+            )
+            assert sums.shape[1:] == (3 if kind == "biased" else 1, 512)
+    assert len(variants["_forward"]) == len(variants["_backward"]) == 6
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
