@@ -9,6 +9,7 @@ Each work is trained in several forms from the same seed, on random words:
     static       the same function over the same static memory, launched kernel by kernel: must give the same weights
     launched     the ordinary step, compiled, each kernel launched by itself
     trunks       the ordinary step with the compiled models alone as CUDA graphs: the form before steps were recorded
+    apart        recorded, with rotations and norms without a bias in kernels of their own (step_turns.py takes turns)
 
 Weights after the first steps are compared with the ordinary step's; then rounds are timed. `GPU` is the time of a
 replay alone, `host` what the host needs to queue a step. A form that fails prints its traceback, and the next runs.
@@ -28,6 +29,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from etude.nn import residual
+from etude.nn.attention import dispatch
 from etude.nn.cuda_graphs import CudaGraphs
 from etude.pretraining.bench import random_corpus
 from etude.pretraining.loop import build_rows
@@ -90,7 +93,7 @@ WORKS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         MODERN | {"train.batch_tokens": 131_072, "train.micro_tokens": 131_072},
         ("recorded",),
     ),
-    "encoder-20min": ("encoder-20min", {"train.minutes": None, "train.steps": 1000}, ("recorded",)),
+    "encoder-20min": ("encoder-20min", {"train.minutes": None, "train.steps": 1000}, ("recorded", "apart")),
     "bert": (
         "bert-base",
         {
@@ -118,7 +121,7 @@ class TimedLoop(Loop):
     form = "recorded"
 
     def _build_recorder(self) -> Any:
-        recorder = super()._build_recorder() if self.form in ("recorded", "static") else None
+        recorder = super()._build_recorder() if self.form in ("recorded", "static", "apart") else None
         if recorder is not None and self.form == "static":
             recorder.warm_up = 10**9
         return recorder
@@ -226,6 +229,7 @@ def measure(name: str, form: str, peak_flops: float, references: dict[str, Any],
     )
     corpus = random_corpus(loaded)
     recipe = resolve_recipe(loaded, corpus, ())
+    dispatch.ROTATES_AS_IT_READS = residual.FUSES_WITHOUT_BIAS = form != "apart"
     torch._dynamo.reset()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -257,7 +261,7 @@ def measure(name: str, form: str, peak_flops: float, references: dict[str, Any],
                 print(f"    against {other}: {compare(after, their_weights, initial)}; loss {difference:.1e}")
             references[form] = loss, after
             recorder = loop.recorder
-            if form == "recorded" and recorder is not None and recorder.obstacle is None:
+            if form in ("recorded", "apart") and recorder is not None and recorder.obstacle is None:
                 replay = next(iter(recorder.recordings.values())).graph.replay
                 print(f"    GPU alone: {1e3 * time_events(replay):.2f} ms a replay", flush=True)
                 print(f"    clipping and update alone: {1e3 * time_update(loop):.2f} ms", flush=True)
@@ -270,7 +274,7 @@ def measure(name: str, form: str, peak_flops: float, references: dict[str, Any],
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=tuple(WORKS), help="these alone")
-    parser.add_argument("--forms", nargs="+", choices=("recorded", "static", "launched", "trunks"))
+    parser.add_argument("--forms", nargs="+", choices=("recorded", "static", "launched", "trunks", "apart"))
     parser.add_argument("--profile", type=int, default=0, metavar="N", help="list the N kernels that take most time")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no further form after so long")
     arguments = parser.parse_args()

@@ -4,15 +4,18 @@
     python benchmarks/step_turns.py --against ../before                    # BERT 4 x 256, length 128, on a CPU
     python benchmarks/step_turns.py --against ../before --dropout 0.1 --precision float32 --rounds 40
     python benchmarks/step_turns.py --against ../before --work bert-128 --device cuda --steps 20
+    python benchmarks/step_turns.py --work encoder-20min --device cuda --steps 20 \
+        --off etude.nn.attention.dispatch.ROTATES_AS_IT_READS etude.nn.residual.FUSES_WITHOUT_BIAS
 
 Two processes, each with its own tree and that tree's train_speed.py, train the same model; one takes its steps, then
 the other, and only one is at work at a time. What counts is the median over turns of the ratio of neighbours, with its
-quartiles.
+quartiles. With --off the other side has these constants of modules at False: a fused kernel against its parts.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import subprocess
 import sys
@@ -29,12 +32,15 @@ WARM_UP = {"cpu": 3, "cuda": 12}  # steps before the first turn: compiling and r
 def work_turns(arguments: argparse.Namespace) -> None:
     """Take a turn for every line of the input, and answer with the seconds of a step."""
     import torch
-    from train_speed import PUBLISHED, SMALL, etude_loop
+    import train_speed
 
+    for path in arguments.off:
+        switch_off(path)
     device = torch.device(arguments.device)
-    work = next(work for work in (*SMALL, *PUBLISHED) if work.name == arguments.work)
+    works = (*train_speed.SMALL, *train_speed.PUBLISHED, *getattr(train_speed, "OURS", ()))  # not of an older tree
+    work = next(work for work in works if work.name == arguments.work)
     with tempfile.TemporaryDirectory() as folder:
-        loop = etude_loop(work, arguments.dropout, device, arguments.precision, Path(folder))
+        loop = train_speed.etude_loop(work, arguments.dropout, device, arguments.precision, Path(folder))
         batches = loop.loader.steps(0, 10**6)
 
         def seconds_of(steps: int) -> float:
@@ -54,10 +60,20 @@ def work_turns(arguments: argparse.Namespace) -> None:
             print(seconds_of(arguments.steps) / arguments.steps, flush=True)
 
 
-def start_worker(tree: Path, arguments: argparse.Namespace) -> subprocess.Popen[str]:
+def switch_off(path: str) -> None:
+    """Set a constant of a module to False, module.NAME."""
+    module_name, _, name = path.rpartition(".")
+    module = importlib.import_module(module_name)
+    if getattr(module, name, None) is not True:
+        raise SystemExit(f"{path} is no constant that is True")
+    setattr(module, name, False)
+
+
+def start_worker(tree: Path, arguments: argparse.Namespace, off: list[str]) -> subprocess.Popen[str]:
     command = [sys.executable, "-P", __file__, "--worker"]  # -P: train_speed.py of the tree, not ours
     for name in ("work", "device", "precision", "dropout", "steps"):
         command += [f"--{name}", str(getattr(arguments, name))]
+    command += ["--off", *off]
     paths = [str(tree / "src"), str(tree / "benchmarks"), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
@@ -77,7 +93,8 @@ def read_answer(process: subprocess.Popen[str], request: bool = True) -> str:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", type=Path, default=OWN, help="another tree; this one itself shows the noise")
-    parser.add_argument("--work", default="bert-small-128", help="a row of train_speed.py")
+    parser.add_argument("--off", nargs="*", default=[], metavar="MODULE.NAME", help="False in the other side")
+    parser.add_argument("--work", default="bert-small-128", help="a row of train_speed.py, or encoder-20min")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=2, help="of a turn, behind one that settles")
@@ -96,12 +113,13 @@ def main() -> None:
         from etude.train import peak
 
         arguments.precision = peak.resolve_precision("auto", arguments.device)
-    sides = [start_worker(tree, arguments) for tree in (OWN, arguments.against.resolve())]
+    sides = [start_worker(OWN, arguments, []), start_worker(arguments.against.resolve(), arguments, arguments.off)]
     for side in sides:
         read_answer(side, request=False)
     print(
         f"{arguments.work} in {arguments.precision} on {arguments.device}, dropout {arguments.dropout}, "
-        f"{arguments.rounds} turns of {arguments.steps} steps",
+        f"{arguments.rounds} turns of {arguments.steps} steps"
+        + (f"; the other without {' '.join(arguments.off)}" if arguments.off else ""),
         flush=True,
     )
     seconds: list[list[float]] = [[], []]

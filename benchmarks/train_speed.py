@@ -35,12 +35,17 @@ import numpy as np
 import torch
 from training_speed.etude_side import etude_loop, etude_speed
 from training_speed.peers import expert_speed, loop_speed, trainer_speed
-from training_speed.workloads import PUBLISHED, SMALL, Work
+from training_speed.workloads import OURS, PUBLISHED, SMALL, Work
 
 from etude.text.corpus.corpus import Corpus
 from etude.train import peak
 
-__all__ = ["PUBLISHED", "SMALL", "etude_loop"]  # what step_turns.py takes from the train_speed.py of each of its trees
+__all__ = [
+    "OURS",
+    "PUBLISHED",
+    "SMALL",
+    "etude_loop",
+]  # what step_turns.py takes from the train_speed.py of each of its trees
 
 
 def compare_lengths(

@@ -32,6 +32,7 @@ def etude_loop(
         "objective.length": work.length,
         "train.batch_tokens": work.tokens,
         "train.steps": 10**6,
+        "train.minutes": None,
         "train.precision": precision,
         "train.device": device.type,
         "train.log_every": 10**6,

@@ -37,6 +37,7 @@ PUBLISHED = (
     Work("electra-128", "electra-small", "electra", 30_522, 128, 512),
     Work("albert-512", "albert-base", "albert", 30_000, 512, 64),
 )
+OURS = (Work("encoder-20min", "encoder-20min", "none", 30_522, 128, 1024),)  # no peers: for step_turns.py
 SMALL = (Work("bert-small-128", "bert-mini", "bert", 8_000, 128, 32, small=True),)
 
 
