@@ -9,7 +9,8 @@ Each work is trained in several forms from the same seed, on random words:
     static       the same function over the same static memory, launched kernel by kernel: must give the same weights
     launched     the ordinary step, compiled, each kernel launched by itself
     trunks       the ordinary step with the compiled models alone as CUDA graphs: the form before steps were recorded
-    apart        recorded, with rotations and norms without a bias in kernels of their own (step_turns.py takes turns)
+    apart        recorded, with rotations, norms without a bias and gates as they were before they were fused; which of
+                 both is faster, step_turns.py asks in turns
 
 Weights after the first steps are compared with the ordinary step's; then rounds are timed. `GPU` is the time of a
 replay alone, `host` what the host needs to queue a step. A form that fails prints its traceback, and the next runs.
@@ -29,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.nn import residual
+from etude.nn import feedforward, residual
 from etude.nn.attention import dispatch
 from etude.nn.cuda_graphs import CudaGraphs
 from etude.pretraining.bench import random_corpus
@@ -229,7 +230,7 @@ def measure(name: str, form: str, peak_flops: float, references: dict[str, Any],
     )
     corpus = random_corpus(loaded)
     recipe = resolve_recipe(loaded, corpus, ())
-    dispatch.ROTATES_AS_IT_READS = residual.FUSES_WITHOUT_BIAS = form != "apart"
+    dispatch.ROTATES_AS_IT_READS = residual.FUSES_WITHOUT_BIAS = feedforward.JOINS_GATE_AND_UP = form != "apart"
     torch._dynamo.reset()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

@@ -5,7 +5,8 @@
     python benchmarks/step_turns.py --against ../before --dropout 0.1 --precision float32 --rounds 40
     python benchmarks/step_turns.py --against ../before --work bert-128 --device cuda --steps 20
     python benchmarks/step_turns.py --work encoder-20min --device cuda --steps 20 \
-        --off etude.nn.attention.dispatch.ROTATES_AS_IT_READS etude.nn.residual.FUSES_WITHOUT_BIAS
+        --off etude.nn.attention.dispatch.ROTATES_AS_IT_READS etude.nn.residual.FUSES_WITHOUT_BIAS \
+        etude.nn.feedforward.JOINS_GATE_AND_UP
 
 Two processes, each with its own tree and that tree's train_speed.py, train the same model; one takes its steps, then
 the other, and only one is at work at a time. What counts is the median over turns of the ratio of neighbours, with its

@@ -40,12 +40,8 @@ from training_speed.workloads import OURS, PUBLISHED, SMALL, Work
 from etude.text.corpus.corpus import Corpus
 from etude.train import peak
 
-__all__ = [
-    "OURS",
-    "PUBLISHED",
-    "SMALL",
-    "etude_loop",
-]  # what step_turns.py takes from the train_speed.py of each of its trees
+# what step_turns.py takes from the train_speed.py of each of its trees
+__all__ = ["OURS", "PUBLISHED", "SMALL", "etude_loop"]
 
 
 def compare_lengths(

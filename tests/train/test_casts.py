@@ -40,6 +40,27 @@ def test_a_product_that_is_widened_to_leave_comes_out_wide(device: str, dtype: t
     assert not wide or first.args[2] == torch.float32
 
 
+@pytest.mark.parametrize("leaves", [True, False])
+def test_parts_of_a_product_come_out_wide_if_all_of_them_leave(leaves: bool) -> None:
+    """The gradients of weights that were joined for one product."""
+    graph = torch.fx.Graph()
+    with FakeTensorMode():
+        narrow, wide = (torch.empty(4, 4, device="cuda", dtype=kind) for kind in (torch.bfloat16, torch.float32))
+    given = graph.placeholder("given")
+    product = graph.call_function(ATEN.mm.default, (given, given))
+    widened = graph.call_function(CAST, (product, torch.float32))
+    parts = [graph.call_function(ATEN.slice.Tensor, (widened, 0, start, start + 2)) for start in (0, 2)]
+    last = parts[1] if leaves else graph.call_function(ATEN.mul.Tensor, (parts[1], 2.0))
+    graph.output((parts[0], last))
+    for node in graph.nodes:
+        node.meta["val"] = narrow if node in (given, product) else wide
+    casts.widen_products(graph)
+    graph.lint()
+    names = [str(node.target) for node in graph.nodes if node.op == "call_function"]
+    assert names.count("aten.mm.dtype") == leaves
+    assert names.count("prims.convert_element_type.default") == (not leaves)
+
+
 def weights_and_products(dtype: torch.dtype) -> tuple[torch.fx.Graph, list[torch.Tensor]]:
     """x @ a.T, x @ b and c + x @ a.T, of which a, b and c are cast; d is cast for a sum, which casts on the way."""
     graph, draw = torch.fx.Graph(), torch.Generator().manual_seed(0)

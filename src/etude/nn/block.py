@@ -16,7 +16,7 @@ from etude.nn.activations import ACTIVATIONS, Activation, apply_dropout
 from etude.nn.attention import query_subset
 from etude.nn.attention.dispatch import attend, attend_packed, attend_reference
 from etude.nn.attention.kv_cache import KVCache
-from etude.nn.feedforward import feedforward, linear_activation
+from etude.nn.feedforward import feedforward, gated_activation, linear_activation
 from etude.nn.few_rows_linear import StepStream
 from etude.nn.packed import Layout
 from etude.nn.recompute import Recomputable, recomputable
@@ -204,7 +204,7 @@ class FeedForwardBranch(Recomputable):
         if self.gate is None:
             inner = linear_activation(normed, self.up, self.activation)
         else:
-            inner = self.activation(self.gate(normed)) * self.up(normed)
+            inner = gated_activation(normed, self.gate, self.up, self.activation)
         inner = apply_dropout(inner, self.inner_dropout, self.training)  # after the activation: Baevski et al. 2019
         return residual.project_branch(x, self.down, inner)
 

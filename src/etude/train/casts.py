@@ -20,6 +20,7 @@ from torch.fx import Graph, Node
 from torch.library import custom_op
 
 _CAST, _MATMUL = torch.ops.prims.convert_element_type.default, torch.ops.aten.mm
+_SLICE = torch.ops.aten.slice.Tensor
 _TRANSPOSES = (torch.ops.aten.permute.default, torch.ops.aten.t.default)
 # operators whose operands the compiler materialises; elsewhere it fuses the cast
 _MATMULS = (_MATMUL.default, torch.ops.aten.addmm.default)
@@ -85,6 +86,15 @@ def _users(node: Node) -> Iterator[Node]:
             yield user
 
 
+def _readers(node: Node) -> Iterator[Node]:
+    """Yield the users of a node, looking through slices: the parts of a gradient of weights that were joined."""
+    for user in node.users:
+        if user.target == _SLICE:
+            yield from _readers(user)
+        else:
+            yield user
+
+
 def widen_products(graph: Graph) -> None:
     """Let half-precision products that are cast to float32 and then returned write float32 directly."""
     for cast in graph.find_nodes(op="call_function", target=_CAST):
@@ -92,7 +102,7 @@ def widen_products(graph: Graph) -> None:
         if dtype != torch.float32 or product.target != _MATMUL.default or len(product.users) > 1:
             continue
         value = product.meta["val"]
-        is_output = all(user.op == "output" for user in cast.users)
+        is_output = all(user.op == "output" for user in _readers(cast))
         if is_output and value.device.type == "cuda" and value.dtype in _HALF:  # a CPU has no such product
             with graph.inserting_before(cast):
                 wide = graph.call_function(_MATMUL.dtype, (*product.args, dtype))

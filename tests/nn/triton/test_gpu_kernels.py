@@ -65,6 +65,8 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
     monkeypatch.setattr(attention, "choose_kernel_path", lambda _, *rest: choose(device, *rest))
     monkeypatch.setattr(feedforward, "gelu_kernels", lambda _, *rest: choose_gelu(device, *rest))
     monkeypatch.setattr(feedforward, "gelu_linear_kernels", lambda _, *rest: choose_lowered(device, *rest))
+    choose_gated = feedforward.gated_kernels
+    monkeypatch.setattr(feedforward, "gated_kernels", lambda _, *rest: choose_gated(device, *rest))
     choose_norms = residual.residual_norm_kernels
     monkeypatch.setattr(residual, "residual_norm_kernels", lambda _, *rest: choose_norms(device, *rest))
     monkeypatch.setattr(block, "supports_packed", lambda qkv: availability.supports_half_kernels(device, qkv.dtype))
@@ -102,11 +104,11 @@ def test_a_compiled_model_is_one_graph_that_writes_nothing_it_was_given(
     with pytest.raises(Traced), torch.autocast("cpu", torch.bfloat16):
         model(pack([[1] * longest, [2] * 100, []], longest=longest), only=torch.tensor([1, 5, 200]))
     actual = [name for name in result[0] if "triton_kernel" in name or "attend_tiled" in name]
-    if (
-        axes is MODERN
-    ):  # attention, which rotates, and both sums of each layer; cosines of all are computed once, outside
-        assert len(actual) == 2 * 3 and result[0].count("etude.compute_rotation.default") == 1
-        assert sum("triton_kernel" in name for name in both) == 2 * 2 * 3
+    if axes is MODERN:
+        # attention, which rotates, the gate and both sums of each layer; cosines are computed once, outside the graph
+        assert len(actual) == 2 * 4 and result[0].count("etude.compute_rotation.default") == 1
+        assert sum("triton_kernel" in name for name in both) == 2 * 2 * 4
+        assert both.count("aten.mm.default") == 2 * 3 * 4  # gate and up are one product of the four
         assert not any("cos" in name or "copy_" in name for name in both if "_to_copy" not in name)
         return
     assert len(actual) == 2 * 4  # attention, activation and both sums of each layer

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 # modules of this folder that need Triton
-KERNEL_MODULES = ("short_attention", "tiled_attention", "gelu", "gelu_linear", "residual_norm", "rotary")
+KERNEL_MODULES = ("short_attention", "tiled_attention", "gelu", "gelu_linear", "gated", "residual_norm", "rotary")
 
 _CAPABILITIES: dict[int | None, tuple[int, int]] = {}
 _MODULES: dict[str, ModuleType | None] = {}
