@@ -91,7 +91,7 @@ def test_against_the_reference(causal: bool, size: int) -> None:
 @pytest.mark.interpreted
 @pytest.mark.parametrize("fused", [True, False])
 def test_the_short_path_rotates_as_it_reads(fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And longer sequences are rotated before."""
+    """Longer sequences are rotated before, and those whose dropout needs the registers."""
     rotated: list[torch.Size] = []
     rotate = dispatch.rotate_packed
 
@@ -108,6 +108,8 @@ def test_the_short_path_rotates_as_it_reads(fused: bool, monkeypatch: pytest.Mon
     tiled = attend_packed(qkv, layout, causal=False, path="tiled", rotation=rotation)
     assert len(rotated) == (1 if fused else 2)
     torch.testing.assert_close(short, tiled, rtol=1e-5, atol=1e-6)
+    attend_packed(qkv, layout, causal=False, path="short", rotation=rotation, dropout=0.1)
+    assert len(rotated) == (2 if fused else 3)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")

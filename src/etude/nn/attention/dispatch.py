@@ -76,7 +76,7 @@ def attend_packed(
     """
     if path is None and window is None and qkv.shape[0]:
         path = choose_kernel_path(qkv.device, qkv.dtype, qkv.shape[-1], layout.longest)
-    if rotation is not None and not (path == "short" and ROTATES_AS_IT_READS):
+    if rotation is not None and not (path == "short" and _rotates_as_it_reads(qkv.shape[-1], dropout)):
         qkv, rotation = rotate_packed(qkv, rotation), None
     if path not in KERNEL_PATHS:
         chosen = path or choose_path(qkv.device, qkv.dtype, qkv.shape[-1], window=window, equal=layout.equal)
@@ -100,6 +100,11 @@ def attend_packed(
         tiled = kernel_module("tiled_attention").attend_tiled
         mixed, _ = tiled(qkv, layout.bounds, seed, layout.longest, causal, dropout)
     return mixed
+
+
+def _rotates_as_it_reads(size: int, dropout: float) -> bool:
+    """Whether the short kernels rotate: wider heads, or dropout, would not leave them the registers for it."""
+    return ROTATES_AS_IT_READS and size <= 64 and not dropout
 
 
 def attend(
