@@ -181,6 +181,19 @@ def test_half_a_character_is_no_label(tmp_path: Path) -> None:
     assert labelled.classes == ["😀"] and "a.jsonl:1: the text in 'label' holds half a surrogate" in str(problems[0])
 
 
+def test_bytes_in_a_column_that_nobody_reads_are_written(tmp_path: Path) -> None:
+    """Images beside their captions, in Parquet: the examples of a split are lines of JSON."""
+    pytest.importorskip("pyarrow")
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = {"text": ["a film", "a plot"], "label": ["good", "bad"], "image": [b"\x89PNG", b"\xff\xd8"]}
+    pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet")
+    labelled, problems = read_labels("classify", tmp_path / "a.parquet")
+    again, _ = read_labels("classify", labelled.write(tmp_path / "split.jsonl"))
+    assert not problems and again.examples.items == labelled.examples.items
+
+
 def test_contradicting_numbers_are_seen_too(tmp_path: Path) -> None:
     pair = {"text_a": "a", "text_b": "b"}
     path = write_lines(tmp_path / "a.jsonl", [{**pair, "score": 1}, {**pair, "score": 4}, {**pair, "score": 1.0}])

@@ -100,6 +100,17 @@ def test_pseudo_words_of_different_tokenizers_are_refused(tmp_path: Path) -> Non
         prepare_labels(study, "senses", TextSource(study.text, tmp_path), "word:100")
 
 
+def test_columns_that_nobody_reads_may_hold_anything(tmp_path: Path) -> None:
+    """Half a surrogate pair, as scraped text has it, broke off a study before its first cell."""
+    records = [{"text": f"text {number}", "label": "ab"[number % 2], "note": "\ud83d"} for number in range(60)]
+    path = tmp_path / "all.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    study = tiny(tasks={"topic": {"kind": "classify", "train": str(path), "labels": 10}}, claims=[])
+    train = prepare_labels(study, "topic", TextSource(study.text, tmp_path), "word:100").write_train(10, 0)
+    written = [json.loads(line) for line in train.read_text(encoding="utf-8").splitlines()]
+    assert len(written) == 10 and all(record in records for record in written)
+
+
 @pytest.mark.parametrize(
     ("bad", "message"),
     [({"text": "", "label": "a"}, "the text in the column 'text' is empty"), ({"text": "x"}, "no column 'label'")],

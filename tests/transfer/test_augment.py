@@ -157,6 +157,13 @@ def test_of_a_pair_one_text_changes_at_a_time(model: LoadedModel, tmp_path: Path
     assert all(len(names) == 1 for names in changed)
 
 
+def test_columns_that_nobody_reads_may_hold_half_a_character(model: LoadedModel, tmp_path: Path) -> None:
+    file = tmp_path / "odd.jsonl"
+    file.write_text('{"text": "good film", "label": "a", "note": "\\ud83d"}\n')
+    augment(model, file, tmp_path / "out.jsonl", rules=AugmentSettings(copies=1, rate=1.0))
+    assert {line["note"] for line in lines_of(tmp_path / "out.jsonl")} == {"\ud83d"}
+
+
 def test_words_behind_what_the_model_sees_stay(model: LoadedModel) -> None:
     for count in (60, 200):
         [result] = WordReplacer(model, AugmentSettings()).find_candidates([" ".join(["film"] * count)])

@@ -25,7 +25,7 @@ from etude.runs.task_plan import task_module
 from etude.tasks.base import TaskKind
 from etude.tasks.data import candidates, conll
 from etude.tasks.data.examples import Examples, Record
-from etude.tasks.data.records import Records
+from etude.tasks.data.records import Records, dump_record
 from etude.train import checkpoint
 
 IDS = ("id", "guid", "qid", "idx", "query_id", "question_id", "QuestionID")  # columns that are no input
@@ -86,17 +86,8 @@ class Labelled:
         """Write the records as JSON lines, complete or not at all; the kind reads them back with `columns`."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        checkpoint.write_text(path, "".join(_dump_record(record) + "\n" for record in self.records))
+        checkpoint.write_text(path, "".join(dump_record(record) + "\n" for record in self.records))
         return path
-
-
-def _dump_record(record: Record) -> str:
-    text = json.dumps(record, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair in a column that nobody reads
-        return json.dumps(record)
-    return text
 
 
 def read_labels(

@@ -27,6 +27,7 @@ from etude.study.settings import Study
 from etude.study.text_source import TextSource, make_sentence_pairs, open_world
 from etude.tasks import classify
 from etude.tasks.data import candidates
+from etude.tasks.data.records import dump_record
 from etude.text.prepare.sources import find_sources
 from etude.text.remote.urls import is_url
 from etude.train import checkpoint
@@ -364,8 +365,8 @@ def split_by_hash(examples: list[Record], is_first: Callable[[int], bool]) -> tu
 def _content(record: Record) -> str:
     """Return an example as a text, without what numbers it."""
     content = {key: value for key, value in record.items() if key not in ("id", "guid", "qid", "idx")}
-    return json.dumps(content, sort_keys=True, ensure_ascii=False)
+    return dump_record(content, sort_keys=True)
 
 
 def _write_records(path: Path, examples: Sequence[Mapping[str, Any]]) -> None:
-    checkpoint.write_text(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in examples))
+    checkpoint.write_text(path, "".join(dump_record(dict(record)) + "\n" for record in examples))

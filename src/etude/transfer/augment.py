@@ -16,7 +16,6 @@ inside words; of a pair one text is replaced and the other kept, where the code 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ from etude.objectives.masked import Masked
 from etude.runs.task_plan import task_module
 from etude.tasks.base import by_length
 from etude.tasks.data.examples import column_of, text_of
-from etude.tasks.data.records import records
+from etude.tasks.data.records import dump_record, records
 from etude.text.function_words import FUNCTION_WORDS
 from etude.train import checkpoint
 from etude.view.neighbours import neighbours
@@ -212,11 +211,11 @@ def augment(
             ]
         open_words = {role: replacer.find_candidates(texts[role]) for role in roles}
         for number, (_, record) in enumerate(group):
-            lines.append(json.dumps(record, ensure_ascii=False) + "\n")
+            lines.append(dump_record(record) + "\n")
             for role in roles:
                 key = fold(replacer.rules.seed, example_count + number, role)
                 for copy in replacer.make_copies(texts[role][number], open_words[role][number], key):
-                    lines.append(json.dumps(record | {names[role][number]: copy}, ensure_ascii=False) + "\n")
+                    lines.append(dump_record(record | {names[role][number]: copy}) + "\n")
         example_count += len(group)
         if on_progress is not None:
             on_progress(example_count, len(lines))

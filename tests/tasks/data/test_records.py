@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import datetime
 import gzip
@@ -11,6 +12,7 @@ import lzma
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -20,7 +22,7 @@ from hypothesis import strategies as st
 from etude.errors import UserError
 from etude.tasks.classify import LabelledText, read
 from etude.tasks.data.examples import Examples, label_names, label_numbers
-from etude.tasks.data.records import records
+from etude.tasks.data.records import dump_record, records
 from tests.shared_data import DATA
 
 TASKS = DATA / "tasks"
@@ -281,6 +283,44 @@ def test_rows_of_parquet(tmp_path: Path) -> None:
     path.write_bytes(b"no parquet at all")
     with pytest.raises(UserError, match="cannot be read as Parquet"):
         list(records(path))
+
+
+def test_lists_and_maps_of_parquet_hold_plain_values(tmp_path: Path) -> None:
+    """A record is written again (a split of a study, a copy of an example): dates in a list broke that off."""
+    pytest.importorskip("pyarrow")
+    import pyarrow
+    import pyarrow.parquet
+
+    day, path = datetime.date(2026, 1, 2), tmp_path / "a.parquet"
+    columns = {
+        "days": pyarrow.array([[day, None]]),
+        "map": pyarrow.array([[("a", b"b")]], type=pyarrow.map_(pyarrow.string(), pyarrow.binary())),
+        "image": pyarrow.array([{"bytes": b"\x89", "at": day}]),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    [(_, record)] = records(path)
+    image = {"bytes": b"\x89", "at": "2026-01-02"}
+    assert record == {"days": ["2026-01-02", None], "map": [["a", "b"]], "image": image}
+    written = {**record, "image": {**image, "bytes": base64.b64encode(b"\x89").decode()}}
+    assert json.loads(dump_record(record)) == written
+
+
+halves = st.text(st.characters() | st.characters(categories=["Cs"]), max_size=5)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | halves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(halves, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.lists(st.dictionaries(halves, values, max_size=3), max_size=2))
+@settings(parent=quick, max_examples=30)
+def test_what_is_written_as_lines_is_read_back(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    """Whatever its columns hold: half a surrogate pair, U+2028, the names of other columns."""
+    path = tmp_path / "written.jsonl"
+    path.write_text("".join(dump_record(row) + "\n" for row in rows), encoding="utf-8")
+    # two halves that meet are read as the character that they are
+    assert [record for _, record in records(path)] == [json.loads(json.dumps(row)) for row in rows]
 
 
 def test_columns_are_known_in_any_case(tmp_path: Path) -> None:

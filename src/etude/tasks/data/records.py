@@ -13,6 +13,7 @@ Each but the last also compressed (.gz, .xz, .zst). An error message names the l
 
 from __future__ import annotations
 
+import base64
 import csv
 import gzip
 import json
@@ -154,7 +155,11 @@ def _plain(value: object) -> object:
             return value.decode("utf-8")
         except UnicodeDecodeError:
             return value
-    return value if value is None or isinstance(value, str | int | float | list | dict) else str(value)
+    if isinstance(value, list | tuple):  # a map comes as a list of tuples
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
 def json_record(line: str, where: str) -> Record | UserError:
@@ -225,6 +230,26 @@ def _fields(header: list[str], fields: list[str], where: str) -> Record | UserEr
             "Is a separator missing, or one too many?"
         )
     return dict(zip(header, fields, strict=True))
+
+
+# --- records as lines ---------------------------------------------------------------------------------
+
+
+def dump_record(record: Record, sort_keys: bool = False) -> str:
+    """One line of JSON that `records` reads, whatever stands in the columns that nobody reads.
+
+    There bytes of a Parquet file that are no text become base64, and half a surrogate pair stays escaped.
+    """
+    text = json.dumps(record, ensure_ascii=False, sort_keys=sort_keys, default=_encode_bytes)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(record, sort_keys=sort_keys, default=_encode_bytes)
+    return text
+
+
+def _encode_bytes(value: object) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 # --- JSON files that are one value ------------------------------------------------------------------
