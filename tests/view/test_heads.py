@@ -181,7 +181,7 @@ def test_the_command_reads_a_treebank(model: LoadedModel, tmp_path: Path) -> Non
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     assert "det" in result.output and "heads removed" in result.output and page.is_file()
-    for head in (99, -1, "x", "", None, 1.5, [3], 10**30):
+    for head in (99, -1, "x", "", None, 1.5, [3], 10**30, "9" * 5000):
         bank.write_text(json.dumps({**record, "head": [head, *TREE[1:]]}) + "\n")
         with pytest.raises(UserError, match=r"bank.jsonl:1: a head is no number of a token \(1 to 9"):
             heads.read_sentences(bank)

@@ -35,7 +35,17 @@ from etude.objectives.base import Stat, Term
 from etude.tasks import pooled_head as pooled
 from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring, most_common
 from etude.tasks.bootstrap import Score, bootstrap_mean
-from etude.tasks.data.examples import Examples, Record, checked_text, column_of, gather, short, text_of, value_of
+from etude.tasks.data.examples import (
+    Examples,
+    Record,
+    checked_text,
+    column_of,
+    gather,
+    parse_whole,
+    short,
+    text_of,
+    value_of,
+)
 from etude.tasks.data.records import FILES, records
 from etude.tasks.linear_task import PartialRows, Targets
 from etude.tasks.outcomes import Outcome, mean_outcome
@@ -136,8 +146,9 @@ def _answer(value: object, column: str, names: Sequence[str], where: str) -> int
     if not isinstance(value, bool):
         if word in names:
             return list(names).index(word)
-        if word.isdecimal() and int(word) < len(names):
-            return int(word)
+        number = parse_whole(word)
+        if number is not None and number < len(names):
+            return number
     raise UserError(
         f"{where}: the column '{column}' holds {short(value)}, which is none of the {len(names)} answers: "
         f"a number from 0 to {len(names) - 1}, or one of {', '.join(names)}."

@@ -37,7 +37,18 @@ from etude.tasks import pooled_head as pooled
 from etude.tasks.base import Answer, Answers, ErrorExample, Facts, Scoring, Task
 from etude.tasks.bootstrap import Score, bootstrap
 from etude.tasks.data.entity_columns import mentions_of
-from etude.tasks.data.examples import Examples, Record, column_of, gather, label_names, short, text_of, value_of
+from etude.tasks.data.examples import (
+    Examples,
+    Record,
+    column_of,
+    gather,
+    label_names,
+    parse_whole,
+    short,
+    text_of,
+    value_of,
+    whole_text,
+)
 from etude.tasks.data.marked_text import Sign, insert_signs, move_mentions
 from etude.tasks.data.records import FILES, records
 from etude.tasks.outcomes import Outcome, mean_outcome
@@ -128,9 +139,10 @@ def _of_context(record: Record, where: str) -> tuple[str, int, int]:
 
 def _place(record: Record, column: str, where: str) -> int:
     value = value_of(record, column, where)
-    if isinstance(value, bool) or not str(value).strip().isdecimal():
+    number = None if isinstance(value, bool) else parse_whole(str(value).strip())
+    if number is None:
         raise UserError(f"{where}: the column '{column}' holds {short(value)}, not the number of a character.")
-    return int(value)
+    return number
 
 
 def _labels(record: Record, column: str, where: str) -> frozenset[str]:
@@ -139,7 +151,7 @@ def _labels(record: Record, column: str, where: str) -> frozenset[str]:
     names = value.replace(",", " ").split() if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
         raise UserError(f"{where}: the column '{column}' holds {short(value)}, not a list of types.")
-    return frozenset(normalize_nfc(name).strip() for name in names)
+    return frozenset(whole_text(normalize_nfc(name).strip(), column, where) for name in names)
 
 
 def read(

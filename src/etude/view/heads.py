@@ -28,6 +28,7 @@ from etude.errors import UserError
 from etude.inference.base import gives_logits
 from etude.inference.model import LoadedModel
 from etude.nn.block import AttentionBranch
+from etude.tasks.data.examples import parse_whole
 from etude.tasks.data.records import records
 from etude.view.attention import compute_attention
 
@@ -109,8 +110,10 @@ def read_sentences(path: Path, limit: int | None = None) -> list[Sentence]:
 
 def _parse_head(head: object) -> int:
     """Return the number of a head, also where it is written as a text; -1 where it is no number."""
-    is_number = (isinstance(head, int) and not isinstance(head, bool)) or (isinstance(head, str) and head.isdecimal())
-    return int(str(head)) if is_number else -1
+    if isinstance(head, str):
+        number = parse_whole(head)
+        return -1 if number is None else number
+    return head if isinstance(head, int) and not isinstance(head, bool) else -1
 
 
 def word_weights(weights: np.ndarray, words: np.ndarray, count: int) -> np.ndarray:

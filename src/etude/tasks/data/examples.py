@@ -72,6 +72,7 @@ def gather(
     return examples
 
 
+MOST_DIGITS = 18  # of a number of 64 bits; Python refuses to convert some thousands
 REMEDY = "Fill it, or leave such lines out with --skip-bad."
 
 
@@ -168,6 +169,11 @@ def checked_text(value: Any, column: str, where: str) -> str:
         raise UserError(f"{where}: the column '{column}' holds {short(value)}, not a text.")
     if not value.strip():
         raise UserError(f"{where}: the text in the column '{column}' is empty.", REMEDY)
+    return whole_text(value, column, where)
+
+
+def whole_text(value: str, column: str, where: str) -> str:
+    """A text that can be written as UTF-8."""
     if not value.isascii():
         try:
             value.encode()
@@ -201,6 +207,11 @@ def number_of(record: Mapping[str, Any], column: str, where: str) -> float:
     if not math.isfinite(number):
         raise UserError(f"{where}: the column '{column}' holds {short(value)}, which is no number.")
     return number
+
+
+def parse_whole(word: str) -> int | None:
+    """A word of digits as a number; None where it is another word, or has more digits than any number of a record."""
+    return int(word) if len(word) <= MOST_DIGITS and word.isdecimal() else None
 
 
 def short(value: Any) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etude.errors import UserError
-from etude.tasks.data.examples import Record, column_of, short, text_of
+from etude.tasks.data.examples import Record, column_of, short, text_of, whole_text
 from etude.tasks.prompt_form import WritePrompt
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -36,12 +36,12 @@ def parse(record: Record, columns: Mapping[str, str], where: str, labelled: bool
     named = {role: column_of(record, role, columns, usual) for role, usual in COLUMNS.items()}
     question, original = (text_of(record, named[role], where) for role in ("question", "context"))
     context = Tokenizer.normalise(original)
-    name = record.get(named["id"], where)
+    name = whole_text(str(record.get(named["id"], where)), named["id"], where)  # answers are written with it
     answers = None
     if labelled:
         impossible = record.get(named["impossible"], False) in (True, 1, "true", "True", "1")
         answers = () if impossible else _answers(record, named["answers"], original, context, where)
-    return Question(str(name), question, context, answers)
+    return Question(name, question, context, answers)
 
 
 def _answers(record: Record, column: str, original: str, context: str, where: str) -> tuple[tuple[str, int], ...]:
