@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import etude
 from etude.errors import UserError
@@ -271,6 +273,51 @@ def test_what_is_not_as_its_manifest_says_is_refused(archive: Path, tmp_path: Pa
         import_cells(CellStore(tmp_path / "cut"), cut, tmp_path)
     with pytest.raises(UserError, match="There is no file"):
         import_cells(CellStore(tmp_path / "cut"), tmp_path / "absent.zip", tmp_path)
+
+
+SCORED = {
+    "kind": "majority", "title": "a", "place": {"row": "a"}, "step": 0, "tokens": 0, "flops": 0.0, "seconds": 1.5,
+    "score": "accuracy", "how": "mean", "value": 0.5, "dev": 0.5, "examples": 2, "by_shots": {"1": 0.5}, "notes": ["a"],
+    "date": "2026-01-01", "settings_key": "a", "code": "a",
+}  # fmt: skip
+TRAINED = {
+    "kind": "pretrain", "title": "a", "place": {}, "step": 9, "tokens": 9, "flops": 1.0, "seconds": 1.5, "pace": 1.0,
+    "valid": {"loss": 1.0}, "curve": [{"step": 1}], "settings_key": "b", "code": "a", "text": "a",
+}  # fmt: skip
+FAILED = {"message": "Training diverged: the loss rose.", "repeats": True}
+ODD: list[Any] = [None, True, -1, 1.5, 10**400, float("nan"), "", "a", [], {}, [None], {"a": None}]
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_cell_is_refused_or_can_be_read(tmp_path: Path, data: st.DataObject) -> None:
+    """Some were imported, and every report from then on failed at them."""
+    contents: dict[str, dict[str, bytes]] = {}
+    for key, name, values in (("a", "result", SCORED), ("b", "result", TRAINED), ("c", "error", FAILED)):
+        changes = data.draw(st.dictionaries(st.sampled_from(sorted(values)), st.sampled_from(ODD), max_size=1))
+        contents[key * 32] = {f"{name}.json": json.dumps(values | changes).encode()}
+    outcome = io.BytesIO()
+    np.save(outcome, np.ones((2, 2)))
+    contents["a" * 32]["outcome.npy"] = outcome.getvalue()
+    cells = {key: {name: _describe(content) for name, content in files.items()} for key, files in contents.items()}
+    path, folder = tmp_path / "cells.zip", tmp_path / "home"
+    with zipfile.ZipFile(path, "w") as new:
+        new.writestr(MANIFEST, json.dumps({"format": "etude cells", "version": 1, "cells": cells, "context": {}}))
+        for key, files in contents.items():
+            for name, content in files.items():
+                new.writestr(f"cells/{key}/{name}", content)
+        new.comment = b"0" * HASH_BYTES
+    sign_archive(path)
+    shutil.rmtree(folder, ignore_errors=True)
+    store = CellStore(folder)
+    try:
+        report = import_cells(store, path, tmp_path)
+    except UserError:
+        assert not folder.exists()
+        return
+    assert report.added == 3 - report.ignored
+    assert all(store.result(key * 32)["seconds"] == 1.5 for key in "ab") and len(store.list_done()) <= 2
+    assert export_cells(store, tmp_path / "again.zip", tmp_path) == report.added
 
 
 def test_failures_of_a_machine_do_not_travel(tmp_path: Path) -> None:

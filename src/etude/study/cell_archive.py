@@ -26,7 +26,18 @@ from typing import Any, get_args
 import numpy as np
 
 from etude.errors import UserError
-from etude.study.cells import ERROR, RESULT, SCORED, CellStore, Kind, flush_files, repeats_itself
+from etude.settings import check_values
+from etude.study.cells import (
+    ERROR,
+    RESULT,
+    SCORED,
+    CellStore,
+    Kind,
+    StoredFailure,
+    StoredResult,
+    flush_files,
+    repeats_itself,
+)
 from etude.study.execute import OUTCOME
 from etude.study.folder_checksums import write_cell_checksums
 from etude.study.registration import check_registrations, merge_registrations
@@ -36,6 +47,7 @@ from etude.train import checkpoint
 
 FORMAT, VERSION = "etude cells", 2
 MANIFEST = "manifest.json"
+AGAIN = "Export it again."
 HASH_BYTES = 64  # of SHA-256, in letters
 KEY = re.compile(r"[0-9a-f]{32}")
 MAX_BYTES = {RESULT: 64 << 20, OUTCOME: 1 << 30, ERROR: 1 << 20, MANIFEST: 64 << 20}
@@ -263,9 +275,8 @@ def _parse_json(path: Path, name: str, content: bytes) -> dict[str, Any]:
 def _check_cell(path: Path, key: str, contents: dict[str, bytes]) -> None:
     """Check that a result has what reports read, and an outcome the shape that its result says."""
     if ERROR in contents:
-        failure = _parse_json(path, f"cells/{key}/{ERROR}", contents[ERROR])
-        if not isinstance(failure.get("message"), str) or not isinstance(failure.get("repeats", True), bool):
-            raise UserError(f"{path}: cells/{key}/{ERROR} has no message.")
+        name = f"cells/{key}/{ERROR}"
+        check_values(_parse_json(path, name, contents[ERROR]), StoredFailure, f"{path}: {name}", AGAIN)
         return
     name = f"cells/{key}/{RESULT}"
     result = _parse_json(path, name, contents[RESULT])
@@ -275,6 +286,7 @@ def _check_cell(path: Path, key: str, contents: dict[str, bytes]) -> None:
         isinstance(result.get(one), (int, float)) for one in numbers
     ):
         raise UserError(f"{path}: {name} is no result of a cell.")
+    check_values(result, StoredResult, f"{path}: {name}", AGAIN)  # a store refuses another with every report
     if is_scored != (OUTCOME in contents) or (is_scored and result.get("how") not in STATISTICS):
         raise UserError(f"{path}: {name} and its outcome do not fit each other.")
     if not is_scored:
