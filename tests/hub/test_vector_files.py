@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
@@ -243,3 +244,48 @@ def test_numbers_that_are_not_finite_are_told(tmp_path: Path, form: VectorFormat
     write_vectors(known, tmp_path / "v", form)
     with pytest.raises(UserError, match=f"the vector of '{known.words[1]}' has a number that is not finite"):
         read_vectors(tmp_path / "v", form)
+
+
+def test_of_a_fasttext_file_too(tmp_path: Path) -> None:
+    """Its words went on with NaN: every cosine with them was one."""
+    model = fasttext()
+    model.inputs[len(WORDS) + 3, 1] = np.inf
+    write_fasttext(model, tmp_path / "a.bin")
+    with pytest.raises(UserError, match=r"a\.bin: row 12 of a table has a number that is not finite"):
+        read_vectors(tmp_path / "a.bin")
+
+
+SIZES = st.sampled_from([-(2**31), -1, 0, 1, 2, 2**31 - 1, 2**40, 2**62, 2**63 - 1, -(2**63)])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 400), SIZES, st.sampled_from([4, 8])), min_size=1, max_size=3), st.integers(0, 9)
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_fasttext_file_is_read_or_refused(
+    tmp_path: Path, numbers: list[tuple[int, int, int]], cut: int
+) -> None:
+    """Sizes that no file has, anywhere in it; what is read has finite vectors of its words."""
+    small = replace(fasttext(buckets=3, width=2), ngram_sizes=(2, 3))
+    write_fasttext(small, tmp_path / "a.bin")
+    content = bytearray((tmp_path / "a.bin").read_bytes())
+    for place, number, size in numbers:
+        place %= len(content) - size
+        content[place : place + size] = (number % 2 ** (8 * size)).to_bytes(size, "little")
+    (tmp_path / "a.bin").write_bytes(content[: len(content) - max(0, cut - 7)])
+    try:
+        found = read_fasttext(tmp_path / "a.bin")
+        known = found.vectors()
+    except UserError as error:
+        assert "a.bin" in str(error)
+    else:
+        assert known.matrix.shape == (len(found.words), found.outputs.shape[1]) and np.isfinite(known.matrix).all()
+
+
+def test_a_fasttext_table_of_no_columns_has_a_largest_size_too(tmp_path: Path) -> None:
+    write_fasttext(fasttext(), tmp_path / "a.bin")
+    content = (tmp_path / "a.bin").read_bytes()
+    sizes = struct.pack("<?qq", False, *fasttext().outputs.shape)
+    (tmp_path / "a.bin").write_bytes(content.replace(sizes, struct.pack("<?qq", False, 2**62, 0)))
+    with pytest.raises(UserError, match="does not fit into the rest of the file"):
+        read_vectors(tmp_path / "a.bin")

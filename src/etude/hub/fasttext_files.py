@@ -26,6 +26,7 @@ MAGIC = (793712314).to_bytes(4, "little")  # the first bytes of a file
 VERSION = 12
 READ_VERSIONS = (11, 12)  # they differ in classifiers alone
 MAX_WORD_BYTES = 4096  # of a word in a binary file: beyond it the file is something else
+LARGEST_SIDE = 1 << 40  # of a table: numpy makes none of 2^62 rows, even where it has no columns
 LONGEST_NGRAM = 1024  # characters: fastText's default is 6
 HEADER_FIELDS = (
     "width", "window", "epochs", "min_count", "negatives", "word_ngrams", "loss", "model", "buckets", "min_n", "max_n",
@@ -177,9 +178,13 @@ class _BinaryReader:
                 f"{self.path} is quantised: only tables of whole numbers are read. Take the .bin, not .ftz."
             )
         rest_bytes = self.path.stat().st_size - self.file.tell()
-        if rows < 0 or columns < 0 or 4 * rows * columns > rest_bytes:
+        if min(rows, columns) < 0 or max(rows, columns) > LARGEST_SIDE or 4 * rows * columns > rest_bytes:
             raise UserError(f"{self.path}: a table of {rows} x {columns} does not fit into the rest of the file.")
-        return np.fromfile(self.file, "<f4", rows * columns).reshape(rows, columns)
+        table = np.fromfile(self.file, "<f4", rows * columns).reshape(rows, columns)
+        if table.size and not (np.isfinite(table.min()) and np.isfinite(table.max())):
+            row = int(np.flatnonzero(~np.isfinite(table).all(axis=1))[0])
+            raise UserError(f"{self.path}: row {row} of a table has a number that is not finite. Take it from a copy.")
+        return table
 
     def expect_end(self) -> None:
         if self.file.read(1):
