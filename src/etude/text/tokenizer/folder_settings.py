@@ -30,7 +30,24 @@ FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an ad
 
 
 def apply_folder_settings(content: str, folder: Path) -> str:
-    """Return the text of a tokenizer.json with the settings of its folder; as it is where they change nothing."""
+    """Return the text of a tokenizer.json with the settings of its folder; as it is where they change nothing.
+
+    UserError where the two do not fit each other, as half of a downloaded tokenizer.json and its settings.
+    """
+    try:
+        return _apply_settings(content, folder)
+    except UserError:
+        raise
+    except BaseException as problem:  # the library raises bare Exception, and a BaseException where Rust panics
+        if not isinstance(problem, Exception) and type(problem).__name__ != "PanicException":
+            raise
+        raise UserError(
+            f"{folder}: its tokenizer is damaged, or the settings beside it are: {problem!r}. Take its files from a "
+            "copy, all of them."
+        ) from None
+
+
+def _apply_settings(content: str, folder: Path) -> str:
     config = _read_json(folder / "tokenizer_config.json")
     options = {option: config[key] for key, option in CASE_KEYS.items() if config.get(key) is not None}
     if options and config.get("tokenizer_class") not in GENERIC_CLASSES:
@@ -118,7 +135,7 @@ def _read_added_tokens(folder: Path, config: Mapping[str, Any]) -> list[dict[str
             tokens[int(id)] = {"content": name, **flags}
         for id, token in config.get("added_tokens_decoder", {}).items():
             tokens[int(id)] = {"content": str(token["content"]), **{key: bool(token.get(key)) for key in FLAGS}}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{folder}: its files name added tokens in a form that is not known: {error!r}.") from None
     return [{"id": id, **tokens[id]} for id in sorted(tokens)]
 
