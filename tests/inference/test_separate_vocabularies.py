@@ -106,6 +106,10 @@ def test_one_table_for_two_vocabularies_is_refused(folder: Path, tmp_path: Path)
     with pytest.raises(UserError, match="target_vocab=20 is smaller than the tokenizer of targets"):
         settings = {**RECIPES["transformer-toy"], "model.target_vocab": 20}
         Recipe.load("transformer-toy", settings).resolve(300, target_vocab=500)
+    settings["model.tables"] = "separate"
+    with pytest.raises(UserError, match="target_vocab=20 is smaller than the tokenizer of targets, which has 300"):
+        Recipe.load("transformer-toy", settings).resolve(300)  # of both sides: its first step met an IndexError
+    assert Recipe.load("transformer-toy", settings | {"model.target_vocab": 300}).resolve(300).model.vocab == 300
 
 
 def test_going_on_needs_both_tokenizers(folder: Path, tmp_path: Path) -> None:

@@ -124,3 +124,6 @@ def test_what_it_refuses() -> None:
     other = recurrent.build(recurrent.Settings(width=4, cells=4, vocab=VOCAB))
     with pytest.raises(UserError, match="static"):
         build(Settings(), other, SPECIAL)
+    spelled = static.build(static.Settings(width=4, vocab=VOCAB, buckets=8))
+    with pytest.raises(UserError, match=r"knows whole words only: set model\.buckets to 0"):
+        build(Settings(), spelled, SPECIAL)

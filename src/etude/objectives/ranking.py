@@ -166,4 +166,7 @@ def _flat(batch: RankBatch, tokens: Tensor) -> Packed:
 
 def build(settings: Settings, model: Model, special: Specials) -> Ranking:
     message = f"objective ranking makes word vectors, not {model.kind}. Set model.kind: static."
-    return Ranking(settings, require(model, Static, message), special)
+    vectors = require(model, Static, message)
+    if vectors.settings.buckets:
+        raise UserError("objective ranking knows whole words only: set model.buckets to 0.")
+    return Ranking(settings, vectors, special)

@@ -145,6 +145,8 @@ class Recipe:
             model = self._changed("model", model, vocab=size)
         if target_vocab is not None:
             model = self._with_target_vocab(model, target_vocab)
+        elif vocab is not None:
+            self._check_target_vocab(model, vocab)
         self._check_vocab(model.vocab, vocab)
         model = self._changed("model", model, **_derived(model, model))
         objective = self._changed("objective", self.objective, **_derived(self.objective, model))
@@ -164,13 +166,18 @@ class Recipe:
                 "model.tables=shared: the corpus has a tokenizer for each side, and one table of vectors cannot serve "
                 "two vocabularies. Set model.tables=separate.",
             )
-        if model.target_vocab is not None and model.target_vocab < vocab:
+        self._check_target_vocab(model, vocab)
+        return self._changed("model", model, target_vocab=model.target_vocab or vocab)
+
+    def _check_target_vocab(self, model: Any, vocab: int) -> None:
+        """Raise UserError where a model has a vocabulary of targets that their tokenizer does not fit into."""
+        own = getattr(model, "target_vocab", None)
+        if own is not None and own < vocab:
             raise self.fault(
                 ("model", "target_vocab"),
-                f"model.target_vocab={model.target_vocab} is smaller than the tokenizer of targets, which has {vocab} "
-                "tokens. Leave it out: it is filled in.",
+                f"model.target_vocab={own} is smaller than the tokenizer of targets, which has {vocab} tokens. "
+                "Leave it out: it is filled in.",
             )
-        return self._changed("model", model, target_vocab=model.target_vocab or vocab)
 
     def _resolve_graph(self, entities: int | None, relations: int | None) -> Self:
         """Fills the sizes of a graph; those that a recipe gives must be the graph's own."""
