@@ -171,7 +171,7 @@ class Recipe:
 
     def _check_target_vocab(self, model: Any, vocab: int) -> None:
         """Raise UserError where a model has a vocabulary of targets that their tokenizer does not fit into."""
-        own = getattr(model, "target_vocab", None)
+        own = model.model_dump().get("target_vocab")
         if own is not None and own < vocab:
             raise self.fault(
                 ("model", "target_vocab"),
