@@ -15,6 +15,7 @@ from etude.pick.folder_lock import lock_folder
 from etude.runs.run import Run
 from etude.serve.app import Service
 from etude.serve.board import Board
+from etude.serve.board_files import as_number
 from etude.serve.limits import Limits
 from etude.serve.problems import Problem
 from etude.serve.run_curves import Curves, thin
@@ -158,6 +159,15 @@ def test_a_curve_grows_and_is_cut_back(tmp_path: Path) -> None:
     assert [each["step"] for each in curves.read(path).lines] == [1]
     many: list[dict[str, Any]] = [{"step": step} for step in range(1000)]
     assert len(thin(many, 10)) == 10 and thin(many, 10)[-1] == many[-1] and thin(many, 10)[0] == many[0]
+
+
+def test_a_number_beyond_all_floats_is_left_out(tmp_path: Path) -> None:
+    """JSON has whole numbers of any length: one of them ended the board."""
+    line = {"step": 1, "tokens": 10, "flops": 1.0, "seconds": 1.0}
+    lines = [line, {**line, "step": 10**400}, {**line, "step": 2, "loss": 10**400}]
+    (tmp_path / "m").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    assert [each["step"] for each in Curves().read(tmp_path / "m").lines] == [1, 2]
+    assert [as_number(value) for value in (10**400, 10**9, True, "1", float("inf"))] == [None, 1e9, None, None, None]
 
 
 def test_one_damaged_file_leaves_the_rest_of_the_board(folder: Path, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def load_learner(run: Run) -> tuple[Model, PretrainingObjective, frozenset[str]]
     if run.finished:
         verify_checksums(run.folder)
     model, objective = build_learner(run.recipe, None if run.recipe.reads_graph else run.tokenizer)
+    refuse_other_tokenizer(run, model)
     learner = nn.ModuleDict({"model": model, "objective": objective})
     if run.finished:
         weights, untrained = read_run_tensors(run.recipe, run.special, run.folder)
@@ -48,6 +49,15 @@ def load_learner(run: Run) -> tuple[Model, PretrainingObjective, frozenset[str]]
             f"{run.folder} has no weights yet. 'etude pretrain --resume {quote_path(run.folder)}' trains it."
         )
     return run.attach_links(model).eval(), objective.eval(), frozenset(untrained)
+
+
+def refuse_other_tokenizer(run: Run, model: Model) -> None:
+    """Raise UserError where the tokenizer of a run has ids that its model has no rows for."""
+    if not run.recipe.reads_graph and run.tokenizer.vocab > model.vocab:
+        raise UserError(
+            f"{run.folder}: the tokenizer has {run.tokenizer.vocab:,} ids, and the model has rows for {model.vocab:,}. "
+            "It is damaged, or of another run: take the folder from a copy."
+        )
 
 
 def save_final(run: Run, model: Model, objective: PretrainingObjective, model_card: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from etude.errors import UserError
@@ -25,6 +24,7 @@ from etude.hub.tokenizer_files import (
     make_tokenizer_configs,
     padding_token,
 )
+from etude.hub.weights import read_safetensors
 from etude.models import transformer
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
@@ -52,7 +52,7 @@ def to_published_with_head(run: Run) -> PublishedModel:
     plan = Plan.read(run.folder)
     model, task = plan.build(run.recipe.build_model(), run.tokenizer)
     path = run.folder / "model.safetensors"
-    checkpoint.load_strictly(nn.ModuleDict({"model": model, "objective": task}), load_file(path), str(path))
+    checkpoint.load_strictly(nn.ModuleDict({"model": model, "objective": task}), read_safetensors(path), str(path))
     start, encoder = FAMILIES.get(family.name, (None, None))
     head = None if encoder is None else task.published_head(model, encoder)
     if encoder is not None and encoder.endings is not None and head is not None and head.ending not in encoder.endings:

@@ -99,11 +99,12 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:
-    tensors = _read_safetensors(path) if path.suffix == ".safetensors" else _read_bin(path)
+    tensors = read_safetensors(path) if path.suffix == ".safetensors" else _read_bin(path)
     return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """Read the tensors of a file as they are; UserError where it is damaged."""
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

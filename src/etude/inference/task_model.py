@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from etude.errors import UserError, quote_path
+from etude.hub.run_weights import refuse_other_tokenizer
+from etude.hub.weights import read_safetensors
 from etude.inference.predictor import Predictor
 from etude.models.base import Model, require
 from etude.models.layer_features import LayerFeatures
@@ -46,11 +47,12 @@ class TaskModel(Predictor):
             verify_checksums(run.folder)
         plan = Plan.read(run.folder)
         model, task = plan.build(run.attach_links(run.recipe.build_model()), run.tokenizer)
+        refuse_other_tokenizer(run, model)
         _stop_caching(model)
         learner = nn.ModuleDict({"model": model, "objective": task})
         if run.finished:
             path = run.folder / "model.safetensors"
-            checkpoint.load_strictly(learner, load_file(path), str(path))
+            checkpoint.load_strictly(learner, read_safetensors(path), str(path))
         elif run.steps:
             groups, _ = checkpoint.load(run.folder / "checkpoints", run.steps[-1])
             own = groups["weights"] if plan.distill is None else task_weights(groups["weights"])

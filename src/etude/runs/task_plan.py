@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NotRequired, Self, cast
+from typing import Any, NoReturn, NotRequired, Self, cast
 
 import torch
 import yaml
@@ -92,6 +92,19 @@ class StoredPlan(TypedDict):
     temperature: NotRequired[float]
 
 
+class StoredFacts(dict[str, Any]):
+    """The facts of a `task.yaml`, which says so where a task asks for one that is not there."""
+
+    def __init__(self, facts: dict[str, Any], path: Path) -> None:
+        super().__init__(facts)
+        self.path = path
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise UserError(
+            f"{self.path} is damaged: among its facts there is no '{name}'. Fine-tune again, or take it from a copy."
+        )
+
+
 @dataclass(frozen=True)
 class Plan:
     """The task, its settings and its files: the content of `task.yaml`."""
@@ -130,7 +143,7 @@ class Plan:
         values: dict[str, Any] = {
             "kind": self.kind,
             "settings": self.settings.model_dump(mode="json"),
-            "facts": self.facts,
+            "facts": dict(self.facts),
             "columns": self.columns,
             "base": self.base,
             "examples": vars(self.examples),
@@ -173,6 +186,7 @@ class Plan:
             distill=validate_settings(TaskDistillSettings, distill, document, "distill")
             if (distill := values.pop("distill", None))
             else None,
+            facts=StoredFacts(values.pop("facts"), path),
             **values,
         )
 

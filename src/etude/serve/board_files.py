@@ -6,7 +6,6 @@ Locks are read from /proc/locks and never taken: looking must not get in the way
 from __future__ import annotations
 
 import json
-import math
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from etude.errors import UserError
 from etude.recipes.document import parse
 from etude.runs.run import METRICS, RECIPE, TASK
 from etude.runs.training import LOCK
-from etude.serve.run_curves import Curve
+from etude.serve.run_curves import Curve, is_finite
 
 CELLS = "cells"
 FRESH = 60  # seconds after its last line in which a run without a lock file counts as running
@@ -65,8 +64,7 @@ def find_change_ns(path: Path) -> int:
 
 
 def as_number(value: object) -> float | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if is_number else None  # type: ignore[arg-type]
+    return float(value) if is_finite(value) and not isinstance(value, bool) else None  # type: ignore[arg-type]
 
 
 def as_dict(value: object) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class Curve:
                 entry = json.loads(line)
             except (ValueError, RecursionError):
                 continue
-            if isinstance(entry, dict) and all(_is_finite(entry.get(name)) for name in AXES):
+            if isinstance(entry, dict) and all(is_finite(entry.get(name)) for name in AXES):
                 self.lines.append(entry)
 
     def part(self, split: str) -> list[Line]:
@@ -56,8 +56,12 @@ class Curve:
         return [line for line in self.lines if line.get("split", "train") == split]
 
 
-def _is_finite(value: object) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+def is_finite(value: object) -> bool:
+    """Whether a value of JSON is a number that a float can be: a whole one may be beyond all of them."""
+    try:
+        return isinstance(value, (int, float)) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def thin(lines: list[Line], most: int = MOST_POINTS) -> list[Line]:
