@@ -57,10 +57,15 @@ def missing_reason(row: dict[str, Any]) -> str:
 
 
 def format_score(row: dict[str, Any], column: str) -> str:
-    """Format the score of a row on a column: mean ± deviation, or the mean of the seeds that are done so far."""
+    """Format the score of a row on a column: mean ± deviation, or the mean of the seeds that are done so far.
+
+    All seeds may be done at one value of a tuned setting, and not at the others.
+    """
     partial = row.get("partial", {}).get(column)
     if partial is not None and column not in row["scores"]:
-        return f"{format_points(partial['mean'])} ({len(partial['seeds'])} of {partial['planned']} seeds)"
+        count, planned = len(partial["seeds"]), partial["planned"]
+        missing = f"{count} of {planned} seeds" if count < planned else "tuning not done"
+        return f"{format_points(partial['mean'])} ({missing})"
     return format_spread(row["scores"].get(column), missing_reason(row))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from etude.study.leaderboard import format_points
+from etude.study.leaderboard import format_points, format_score
 from etude.study.report import charts, plots
 from etude.study.report.charts import Point, Series
 from etude.study.report.html import describe_budget, describe_task, format_date, format_p
@@ -126,10 +126,29 @@ def test_the_answer_tells_what_pays_and_what_does_not(found: dict[str, Any]) -> 
     assert "not settled" in render_answer(one)
     gain |= {"mean": -0.1, "verdict": "fails"}
     assert "No contender beats the model without pre-training" in render_answer(one) and "−10.0" in render_answer(one)
+    one["comparisons"] = []  # the control is not done
+    other = next(row for row in one["rows"] if row["kind"] == "contender" and row["name"] != best["name"])
+    other["mean"] = None
+    assert "1 of 2 contenders have finished" in render_answer(one), "it said that none had"
+    assert "참가자 2개 중 1개가 끝났습니다" in render_answer(one)
     for row in one["rows"]:
         row["mean"] = None
     assert "No contender" in render_answer(one)
     Tree(render_page(one))
+
+
+def test_scores_of_all_seeds_are_not_final_before_all_rates_are_tried(found: dict[str, Any]) -> None:
+    """They stood there as 3 of 3 seeds, and the row as not done."""
+    one = copy.deepcopy(found)
+    row, column = one["rows"][0], one["columns"][0]["name"]
+    row["mean"] = None
+    row["partial"] = {column: {"mean": 0.5, "seeds": [0.4, 0.6], "planned": 2}}
+    del row["scores"][column]
+    page = render_page(one)
+    assert "2/2" not in page and "tuning not done" in page and "조정 미완료" in page
+    assert format_score(row, column) == "50.0 (tuning not done)"
+    row["partial"][column] |= {"seeds": [0.5]}
+    assert "1/2" in render_page(one) and format_score(row, column) == "50.0 (1 of 2 seeds)"
 
 
 def test_places_and_chances_as_people_say_them(found: dict[str, Any]) -> None:

@@ -94,9 +94,11 @@ def _render_header(results: JsonDict, colours: dict[str, str]) -> str:
 
 def render_answer(results: JsonDict) -> str:
     """Render the outcome in one sentence, in both languages."""
-    best = next((row for row in rank_rows(results) if row["kind"] == "contender" and row["mean"]), None)
-    if best is None:
+    contenders = [row for row in rank_rows(results) if row["kind"] == "contender"]
+    finished = [row for row in contenders if row["mean"]]
+    if not finished:
         return translate("nothing")
+    best = finished[0]
     gain = next(
         (
             comparison
@@ -105,8 +107,11 @@ def render_answer(results: JsonDict) -> str:
         ),
         None,
     )
-    if gain is None:
-        return translate("nothing")
+    if gain is None:  # the control is not done
+        return translate_html(
+            "unfinished", done=str(len(finished)), count=str(len(contenders)), best=_render_names(best),
+            mean=f"<b>{format_points(best['mean']['mean'])}</b>",
+        )  # fmt: skip
     key = "best" if gain["verdict"] == "holds" else "best_unsure" if gain["mean"] > 0 else "none_pays"
     answer = translate_html(
         key, best=_render_names(best), mean=f"<b>{format_points(best['mean']['mean'])}</b>",

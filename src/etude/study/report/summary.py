@@ -87,12 +87,14 @@ def _render_row(results: JsonDict, row: JsonDict, number: int, axis: Axis, colou
 
 
 def _render_score(row: JsonDict, column: str) -> str:
-    """Render mean and deviation, or the mean of the seeds that are done so far and how many these are."""
+    """Render mean and deviation, or the mean of the seeds that are done so far and what is missing."""
     partial = row.get("partial", {}).get(column)
     if partial is None or column in row["scores"]:
         return render_spread(row["scores"].get(column))
-    count = f"{len(partial['seeds'])}/{partial['planned']} {translate('seeds')}"
-    return f"<span>{format_points(partial['mean'])}<span class='under'>{count}</span></span>"
+    is_missing = len(partial["seeds"]) < partial["planned"]
+    missing = f"{len(partial['seeds'])}/{partial['planned']} {translate('seeds')}"
+    note = missing if is_missing else translate("tuning_pending")
+    return f"<span>{format_points(partial['mean'])}<span class='under'>{note}</span></span>"
 
 
 def _render_cost(row: JsonDict) -> str:
