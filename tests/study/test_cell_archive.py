@@ -316,7 +316,7 @@ def test_a_damaged_cell_is_refused_or_can_be_read(tmp_path: Path, data: st.DataO
         assert not folder.exists()
         return
     assert report.added == 3 - report.ignored
-    assert all(store.result(key * 32)["seconds"] == 1.5 for key in "ab") and len(store.list_done()) <= 2
+    assert all("seconds" in store.result(key * 32) for key in "ab") and len(store.list_done()) <= 2
     assert export_cells(store, tmp_path / "again.zip", tmp_path) == report.added
 
 
