@@ -24,6 +24,7 @@ from etude.study.cells import CellStore
 from etude.study.leaderboard import summarize_plan
 from etude.study.runner import Report, run
 from etude.study.settings import Study
+from etude.study.visit import list_outdated
 from tests.study.test_runner import timeless
 
 
@@ -119,6 +120,18 @@ def test_a_dry_run_knows_what_cells_took_and_whose_weights_are_missing(
     assert "others need weights that are elsewhere: 3" in words
     assert re.search(r"BERT beats GPT <here>: 4 cells, .* FLOPs, .* minutes", words), "two bases, two transfers"
 
+    def change(manifest: Any, entries: dict[str, bytes]) -> None:
+        name = f"cells/{base}/result.json"
+        entries[name] = json.dumps(json.loads(entries[name]) | {"versions": "torch 1.0"}).encode()
+        manifest["cells"][base]["result.json"] = _describe(entries[name])
+
+    older = etude.plan_study(
+        home / "study.yaml", out=home, device="cpu", settings={"seeds.transfer": 3},
+        import_cells=[str(rewrite(archive, tmp_path / "older.zip", change))],
+    )  # fmt: skip
+    outdated = {plan.trials["gpt", "topic@16", 0, (0, number)] for number in range(2)}
+    assert older.forecast.seconds.keys() == planned.forecast.seconds.keys() | outdated
+
 
 def test_cells_of_another_torch_are_reported_here_and_not_taken_for_own_ones(
     report: Report, study: Study, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -203,6 +216,34 @@ def test_work_goes_on_where_cells_came_without_weights(
     assert timeless(home.results["rows"]) == timeless(report.results["rows"]), "the same to the bit"
     with zipfile.ZipFile(out) as written:
         assert len(json.loads(written.read(MANIFEST))["cells"]) == 12
+
+
+def test_all_tasks_of_a_seed_are_scored_on_the_same_weights(
+    report: Report, study: Study, archive: Path, tmp_path: Path
+) -> None:
+    """A pre-training of another version ran again, and its finished transfers stayed: a seed had two models."""
+    plan = planner.make_plan(study, report.folder, dry=True)
+    base, missing = plan.bases["bert", 0], plan.trials["bert", "topic@16", 0, (0, 1)]
+    others = {plan.trials["bert", "topic@16", 0, (0, 0)]}
+
+    def change(manifest: Any, entries: dict[str, bytes]) -> None:
+        name = f"cells/{base}/result.json"
+        entries[name] = json.dumps(json.loads(entries[name]) | {"versions": "etude 0.0.1, torch 1.0"}).encode()
+        manifest["cells"][base]["result.json"] = _describe(entries[name])
+
+    folder = tmp_path / "home"
+    folder.mkdir()
+    path = rewrite(archive, tmp_path / "cells.zip", change)
+    assert import_cells(CellStore(folder / "cells"), path, folder).added == 12
+    assert list_outdated(CellStore(folder / "cells"), plan.cells.values()) == {}, "nothing is missing yet"
+    shutil.rmtree(folder / "cells" / missing)
+    assert list_outdated(CellStore(folder / "cells"), plan.cells.values()) == {base: [*others]}
+    messages: list[str] = []
+    home = run(study, folder, on_progress=messages.append)
+    done = [message for message in messages if message.startswith("[")]
+    assert len(done) == 3 and "pre-training bert" in done[0] and done[2].startswith("[3/3] bert on topic@16")
+    assert timeless(home.results["rows"]) == timeless(report.results["rows"])
+    assert list_outdated(CellStore(folder / "cells"), plan.cells.values()) == {}
 
 
 def test_every_byte_of_an_archive_has_a_hash(archive: Path, tmp_path: Path) -> None:

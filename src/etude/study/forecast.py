@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from etude.study.claim_scope import claim_cells
 from etude.study.plan import Plan
 from etude.study.sections import localize
-from etude.study.visit import Durations, missing_bases
+from etude.study.visit import Durations, list_outdated, missing_bases
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ def forecast_cells(plan: Plan) -> Forecast:
     """Forecast by what cells took that are done, where there are any: several at once, if they ran so."""
     cells = plan.cells.values()
     durations, again = Durations(plan.store, cells), frozenset(missing_bases(plan.store, cells))
-    pending = [cell for cell in cells if cell.key in again or plan.store.state(cell.key) != "done"]
+    outdated = frozenset(chain(*list_outdated(plan.store, cells).values()))
+    pending = [cell for cell in cells if cell.key in again | outdated or plan.store.state(cell.key) != "done"]
     return Forecast({cell.key: durations.estimate(cell) for cell in pending}, again)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from etude.errors import WriteError
 from etude.stages import report_stage
@@ -18,7 +18,7 @@ from etude.study.cells import PRETRAININGS, Cell, CellStore
 from etude.study.concurrency import Concurrency
 from etude.study.execute import CellResult, Interrupted
 from etude.study.executors import Executor
-from etude.study.visit import Visit, missing_bases
+from etude.study.visit import Visit, list_outdated, missing_bases
 
 OnProgress = Callable[[str], None]
 Replan = Callable[[], Sequence[Cell] | None]
@@ -35,7 +35,7 @@ def run_cells(
     """
     visit = visit or Visit()
     by_key = {cell.key: cell for cell in cells}
-    waiting = _open_queue(store, cells, visit)
+    waiting, outdated = _open_queue(store, cells, visit)
     total, start, active = len(waiting), time.monotonic(), 0
     errors: dict[str, str] = {}
     running: set[str] = set()
@@ -68,6 +68,8 @@ def run_cells(
         for cell in islice(fitting, max(0, retries.count_slots() - active)):
             waiting.remove(cell)
             visit.begin(cell)
+            for key in outdated.get(cell.key, ()):
+                store.forget(key)
             if not store.has_run(cell.key):
                 store.forget(cell.key)  # a result from elsewhere, kept until now: time may be up before its turn
             if store.state(cell.key) != "failed":
@@ -107,7 +109,7 @@ def run_cells(
         if (replanned := replan()) is not None:
             done_before = len(by_key) - len(waiting) - active
             by_key |= {cell.key: cell for cell in replanned}
-            opened = _open_queue(store, replanned, visit)
+            opened, outdated = _open_queue(store, replanned, visit)
             waiting = [cell for cell in opened if cell.key not in running and cell.key not in errors]
             finished |= {cell.key for cell in replanned} - {cell.key for cell in opened}
             total = done_before + active + len(waiting)
@@ -170,11 +172,17 @@ class Retries:
         self.concurrency.keep({cell.key for cell in waiting} | self.concurrency.neighbours.keys())
 
 
-def _open_queue(store: CellStore, cells: Sequence[Cell], visit: Visit) -> list[Cell]:
-    """Return the cells that have to run, those among them whose weights are elsewhere and are needed here."""
-    missing = set(missing_bases(store, cells))
+def _open_queue(
+    store: CellStore, cells: Sequence[Cell], visit: Visit
+) -> tuple[list[Cell], dict[str, list[str]]]:  # fmt: skip
+    """Return the cells that have to run, and the finished ones among them that each pre-training outdates.
+
+    A pre-training whose weights are elsewhere runs again where a cell needs them.
+    """
+    outdated = list_outdated(store, cells)
+    again = {*missing_bases(store, cells), *chain(*outdated.values())}
     visit.open(store, cells)
-    return [cell for cell in cells if cell.key in missing or store.state(cell.key) != "done"]
+    return [cell for cell in cells if cell.key in again or store.state(cell.key) != "done"], outdated
 
 
 def _estimate_remaining(elapsed: float, planned: float, count: int, pending: Sequence[Cell]) -> float:

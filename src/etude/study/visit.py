@@ -14,10 +14,12 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from etude.runs.model_card import describe_versions
 from etude.study.cell_archive import export_cells, refuse_loss
 from etude.study.cells import PRETRAININGS, Cell, CellStore
 from etude.study.claim_scope import claim_cells
@@ -39,7 +41,7 @@ def order_cells(plans: Sequence[Plan], store: CellStore) -> list[Cell]:
     places = {key: place for place, key in enumerate(cells)}
     durations = Durations(store, cells.values())
     pending = {key for key in cells if store.state(key) != "done"}
-    pending |= set(missing_bases(store, cells.values()))
+    pending |= {*missing_bases(store, cells.values()), *chain(*list_outdated(store, cells.values()).values())}
     waiting = [(set(plan.tuning_cells) if plan.untuned else set(claim_cells(plan, claim))) & pending
                for plan in plans for claim in plan.study.claims]  # fmt: skip
     seconds = {key: durations.estimate(cells[key]) for key in set[str]().union(*waiting)}
@@ -65,6 +67,26 @@ def missing_bases(store: CellStore, cells: Iterable[Cell]) -> list[str]:
             missing[base] = None
             pending.append(base)  # a student that is trained again needs its teacher's weights
     return list(missing)
+
+
+def list_outdated(store: CellStore, cells: Iterable[Cell]) -> dict[str, list[str]]:
+    """List, by pre-training that runs again (see `missing_bases`), the finished cells that its new weights outdate.
+
+    The same version of code and libraries trains the same weights again. Of another version they are others, and the
+    tasks of one seed would be scored on two models.
+    """
+    cells = list(cells)
+    by_key = {cell.key: cell for cell in cells}
+    outdated: dict[str, list[str]] = {}
+    for base in missing_bases(store, cells):
+        result = store.result(base)
+        if (result.get("code"), result.get("versions")) == (by_key[base].code, describe_versions()):
+            continue
+        changed = [base]
+        for key in changed:  # grows: a student of other weights has transfers of its own
+            changed += [cell.key for cell in cells if cell.depends_on == key and cell.key not in changed]
+        outdated[base] = [key for key in changed[1:] if store.state(key) == "done"]
+    return outdated
 
 
 class Durations:
