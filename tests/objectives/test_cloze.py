@@ -12,7 +12,7 @@ import torch
 
 from etude.chance import Chance
 from etude.errors import UserError
-from etude.models import two_tower
+from etude.models import transformer, two_tower
 from etude.nn import char_cnn
 from etude.nn.packed import pack
 from etude.objectives import cloze
@@ -299,8 +299,9 @@ def test_impossible_objectives_are_told() -> None:
         objective_of(model_of(), softmax="adaptive", cutoffs=[5, 10, 20])
     with pytest.raises(UserError, match="boundary"):
         boundary_of(Specials())
-    with pytest.raises(UserError, match="two_tower"):
-        cloze.build(Settings(), torch.nn.Linear(1, 1), SPECIAL)
+    another = transformer.build(transformer.Settings(vocab=VOCAB, layers=1, width=8, heads=1, context=16))
+    with pytest.raises(UserError, match=r"not transformer\. Set model\.kind: two_tower"):
+        cloze.build(Settings(), another, SPECIAL)
     with pytest.raises(ValueError, match="segments"):
         model_of(characters=LETTERS, segments=2)
 
