@@ -16,7 +16,7 @@ from etude.errors import UserError
 from etude.inference import translation
 from etude.inference.model import LoadedModel
 from etude.inference.translation import Search, translate
-from etude.models import encoder_decoder
+from etude.models import encoder_decoder, recurrent_seq2seq
 from etude.nn.packed import pack
 from etude.objectives import translate as objective_kind
 from etude.tasks.translate import decoding
@@ -112,6 +112,18 @@ def test_coverage_is_the_sum_over_source_tokens() -> None:
     assert scores.tolist() == pytest.approx([-3.0 + 0.5 * (np.log(0.2) + np.log(0.5)), -2.0])
     assert Search(penalty=0.6).divisor(4) == pytest.approx(1.5**0.6)
     assert Search(penalty=0.6, convention="generate").divisor(4) == pytest.approx(4**0.6)
+
+
+def test_coverage_is_refused_without_attention() -> None:
+    """It would change nothing: there is no attention to sum."""
+    torch.manual_seed(0)
+    settings = recurrent_seq2seq.Settings(width=16, embedding_width=16, vocab=VOCAB, attention="none")
+    model = recurrent_seq2seq.build(settings)
+    objective = objective_kind.build(objective_kind.Settings(length=8), model, tokenizer(VOCAB).special)
+    loaded = LoadedModel(model, objective, tokenizer(VOCAB))
+    assert len(loaded.translate(TEXTS)) == len(TEXTS)
+    with pytest.raises(UserError, match="this model has none: leave coverage out"):
+        loaded.translate(TEXTS, coverage=0.2)
 
 
 def test_mistakes_are_told() -> None:

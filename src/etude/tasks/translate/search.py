@@ -216,8 +216,10 @@ class Beams:
 
     def _sum_attention(self, attention: Tensor | None, parents: Tensor) -> Tensor | None:
         """(G, C, longest) attention of all tokens of the extensions, where coverage counts."""
-        if not self.search.coverage or attention is None:
+        if not self.search.coverage:
             return None
+        if attention is None:
+            raise UserError("coverage counts attention to the source, and this model has none: leave coverage out.")
         attention = attention.float().view(*self.totals.shape, -1)
         if self.attended is None:  # padding of a source counts as looked at
             behind = torch.arange(attention.shape[2], device=attention.device) >= self.lengths[:, None]
@@ -233,7 +235,7 @@ class Beams:
         if search.convention == "generate":
             worst = scores[:, -1]  # -inf: fewer than `beams` are finished
             return alive / self.divisors[self.length] <= worst
-        # a log-probability and a coverage only fall, and the longest target has the largest divisor
+        # a log-probability only falls, coverage is at most 0, and the longest target has the largest divisor
         bound = alive / self.divisors[self.limits]
         return (scores[:, search.best - 1] >= bound) | (alive == -torch.inf)
 
