@@ -142,11 +142,11 @@ def test_flops_are_counted(base: Base, town: Path) -> None:
 # --- runs -------------------------------------------------------------------------------------------
 
 
-def write_vectors(folder: Path, graph: Graph, seed: int = 0) -> Path:
-    """A run of TransE as its reader sees it, with random vectors."""
+def write_vectors(folder: Path, graph: Graph, seed: int = 0, score: str = "transe") -> Path:
+    """A run of a graph embedding as its reader sees it, with random vectors."""
     folder.mkdir()
     draw = torch.Generator().manual_seed(seed)
-    (folder / "recipe.yaml").write_text("system: transe\n", encoding="utf-8")
+    (folder / "recipe.yaml").write_text(f"model: {{score: {score}}}\n", encoding="utf-8")
     for name, content in format_entities(graph).items():
         (folder / name).write_text(content, encoding="utf-8")
     tensors = {
@@ -203,6 +203,22 @@ def test_vectors_start_the_concepts_and_prune_paths(base: Base, town: Path, tmp_
     few, many = (sum(len(g.path_pairs) for n in range(20) for g in part[n].graphs) for part in (rows, unpruned))
     assert 0 < few < many
     assert all((graph.path_scores >= 0.15).all() for number in range(20) for graph in rows[number].graphs)
+
+
+def test_paths_are_scored_by_the_vectors_of_transe_alone(town: Path, tmp_path: Path) -> None:
+    """A relation of DistMult is no step from head to tail: (1 + cos(r, t - h)) / 2 would say nothing."""
+    vectors = str(write_vectors(tmp_path / "distmult", town_graph(), score="distmult"))
+    given = Settings(graph=str(town / "graph"), concepts=vectors)
+    with pytest.raises(UserError, match=r"distmult has vectors of model.score=distmult, .* set task.threshold=0"):
+        KnowledgeSource(given)
+    unpruned = KnowledgeSource(given.model_copy(update={"threshold": 0.0}))
+    assert unpruned.table is not None and unpruned.builder.hop_scores is None  # they may start the concepts
+    (tmp_path / "distmult" / "recipe.yaml").write_text("system: DistMult\n", encoding="utf-8")
+    facts = KnowledgeSource(given).facts()  # a run that was made before this was checked
+    write_vectors(tmp_path / "later", town_graph(), score="distmult")
+    assert KnowledgeSource(given.model_copy(update={"concepts": str(tmp_path / "later")}), facts).facts() == facts | {
+        "vectors_folder": str(tmp_path / "later")
+    }
 
 
 def test_bad_settings_are_one_message_each(base: Base, town: Path, tmp_path: Path) -> None:

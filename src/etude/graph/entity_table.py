@@ -53,6 +53,7 @@ class EntityTable:
     names: list[str]  # of the entities, by row
     relation_names: list[str]
     graph: str | None  # the fingerprint of the graph whose ids are the rows; None: a file does not tell it
+    score: str | None = None  # of the model that learnt them: transe, rotate, distmult, complex; None: as above
 
     @property
     def width(self) -> int:
@@ -84,7 +85,7 @@ class EntityTable:
                 "Are the vectors of another graph? Train new ones: etude pretrain transe GRAPH -o RUN."
             )
         vectors = self.vectors[[self.rows[name] for name in names]]
-        return EntityTable(vectors, self.relations, names, self.relation_names, graph.fingerprint)
+        return EntityTable(vectors, self.relations, names, self.relation_names, graph.fingerprint, self.score)
 
 
 def load_entity_table(source: str | Path) -> EntityTable:
@@ -177,7 +178,21 @@ def _read_run(run: Path) -> EntityTable:
             f"{run}: {_WEIGHTS} has {len(vectors):,} entities and {len(relations):,} relations, {ENTITIES} names "
             f"{len(names):,} and {len(relation_names):,}. The files are of two runs."
         )
-    return EntityTable(vectors.astype(np.float32), relations.astype(np.float32), names, relation_names, graph)
+    vectors, relations = vectors.astype(np.float32), relations.astype(np.float32)
+    return EntityTable(vectors, relations, names, relation_names, graph, _read_score(run / _RECIPE))
+
+
+def _read_score(recipe: Path) -> str | None:
+    """Return the score in a run's recipe; None where it has none."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(recipe.read_text("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as problem:
+        raise UserError(f"{recipe} is damaged: {problem}. Copy the run again, or train a new one.") from None
+    model = content.get("model") if isinstance(content, dict) else None
+    score = model.get("score") if isinstance(model, dict) else None
+    return score if isinstance(score, str) else None
 
 
 # --- text -------------------------------------------------------------------------------------------

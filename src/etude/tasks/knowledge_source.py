@@ -82,6 +82,8 @@ class KnowledgeSource:
             table = load_entity_table(vectors).align(self.graph)
             self.table = table.vectors[self.concepts.entities]
             if settings.threshold:
+                if facts is None:  # a run of before stays usable
+                    _check_score(table, vectors)
                 hop_scores = self._score_hops(table, vectors)
         search = PathSearch(self.concepts, settings.edges, settings.paths, settings.degree)
         self.builder = SchemaBuilder(self.concepts, search, hop_scores, settings.threshold)
@@ -141,6 +143,15 @@ class KnowledgeSource:
         if self.builder.hop_scores is not None:
             digest.update(self.builder.hop_scores.tobytes())
         return digest.hexdigest()
+
+
+def _check_score(table: EntityTable, place: str) -> None:
+    """Raise UserError for vectors of a model in which a relation is no step from head to tail."""
+    if table.score not in (None, "transe"):
+        raise UserError(
+            f"{place} has vectors of model.score={table.score}, and paths are scored by those of TransE, where a "
+            "relation leads from head to tail. Take a run of TransE, or set task.threshold=0 to prune none."
+        )
 
 
 def _existing(path: str, remembered: str) -> str:
