@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from etude.errors import UserError
+from etude.graph import concept_graph
 from etude.graph.concept_graph import CLASSES, build_concept_graph, choose_merge, normalize_concept
 from etude.graph.graph import Graph
 
@@ -18,7 +19,9 @@ def conceptnet(triples: list[tuple[str, str, str]]) -> Graph:
 
 
 def test_seventeen_classes() -> None:
-    assert len(CLASSES) == 17
+    merged = [name for members in CLASSES.values() for name in members.split()]
+    assert len(CLASSES) == 17 and len(set(merged)) == len(merged)
+    assert f"{len(merged)} relations become {len(CLASSES)} classes" in str(concept_graph.__doc__)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The concept graph of KagNet: concepts, undirected neighbours, one relation a hop (Lin et al. 2019, section 3.2).
 
 ConceptNet is read as the released code reads it. Names lose their part of speech and their case, and those with other
-signs than letters are dropped; 34 relations become 17 classes, some with head and tail exchanged; `hascontext`, self
+signs than letters are dropped; 31 relations become 17 classes, some with head and tail exchanged; `hascontext`, self
 loops, vague concepts and concepts with a stop word go. The reverse of relation r is r + R. A graph with other
 relations (the world's, one of your own) is taken as it is: every relation is a class, every entity a concept.
 
