@@ -149,6 +149,26 @@ def test_lamb_moves_a_tensor_of_zeros():
     assert torch.isfinite(weight).all() and (weight < 0).all()
 
 
+def test_lamb_gives_queries_keys_and_values_a_ratio_each():
+    torch.manual_seed(0)
+    parts = [scale * torch.randn(4, 6) for scale in (0.1, 1.0, 3.0)]  # ALBERT's code has a variable for each
+    grads = [scale * torch.randn(4, 6) for scale in (1.0, 1e-7, 1e-6)]
+    together, apart = nn.Parameter(torch.cat(parts)), [nn.Parameter(part.clone()) for part in parts]
+    settings = Settings(steps=10, optimizer="lamb", weight_decay=0.1, epsilon=1e-6)
+    names = ["query", "key", "value"]
+    optimizers = [
+        optim.build(settings, [("model.attention.0.qkv.weight", together)]),
+        optim.build(settings, [(f"model.{name}.weight", part) for name, part in zip(names, apart, strict=True)]),
+    ]
+    for _ in range(STEPS):
+        together.grad = torch.cat(grads)
+        for part, grad in zip(apart, grads, strict=True):
+            part.grad = grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    torch.testing.assert_close(together.detach(), torch.cat([part.detach() for part in apart]))
+
+
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_sgd_is_its_formula(nesterov):
     def update(p, g, state, lr, decay, t):

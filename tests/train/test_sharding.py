@@ -100,6 +100,12 @@ def test_shards_with_recomputation_equal_one_process(
     )  # fmt: skip
 
 
+def test_lamb_takes_the_same_steps_in_shards(server: RankServer, tmp_path: Path, prepared) -> None:
+    """Queries, keys and values have ratios of their own, also where a shard ends within one of them."""
+    corpus = prepared("wordpiece:600")
+    train_and_compare(server, tmp_path, corpus, "albert", 2, steps=2, optimizer="lamb", parallel="fsdp")
+
+
 @pytest.mark.parametrize(
     ("name", "mode", "ranks"),
     [("bert", "fsdp", 2), ("gpt2", "fsdp", 2), ("albert", "fsdp", 2), ("electra", "fsdp", 2), ("bert", "hybrid", 4)],

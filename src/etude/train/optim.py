@@ -43,7 +43,7 @@ def parameter_role(name: str) -> Role:
 
 
 def count_stacked(name: str) -> int:
-    """Return how many matrices a weight is, from its name: Muon treats each on its own."""
+    """Return how many matrices a weight is, from its name: Muon and LAMB treat each on its own."""
     layer, _, kind = name.rpartition(".")
     return STACKED.get(layer.rpartition(".")[2], 1) if kind == "weight" else 1
 
@@ -98,7 +98,8 @@ def build(
     for name, parameter in named:
         is_matrix = settings.optimizer == "muon" and parameter_role(name) == "hidden" and parameter.dim() == 2
         has_decay = _has_decay(settings, name, parameter)
-        stacked = count_stacked(name) if is_matrix else 1
+        knows_stacked = is_matrix or settings.optimizer == "lamb"
+        stacked = count_stacked(name) if knows_stacked else 1
         group = groups.setdefault(
             (is_matrix, scales[name], has_decay, stacked),
             {
@@ -106,7 +107,7 @@ def build(
                 "lr": settings.lr * scales[name],
                 "scale": scales[name],
                 "weight_decay": settings.weight_decay if has_decay else 0.0,
-                **({"stacked": stacked} if is_matrix else {}),
+                **({"stacked": stacked} if knows_stacked else {}),
             },
         )
         group["params"].append((name, parameter))

@@ -7,7 +7,7 @@ step, also of step 0, holds the same names.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any, overload
 
@@ -229,11 +229,14 @@ class Lamb(torch.optim.Optimizer):
         u = m / (sqrt v + eps) + decay p;   p = p - lr |p| / |u| u
 
     The paper's correction scales u as a whole, which the trust ratio divides out again, but for eps and decay. A group
-    with adapt=False (norms and biases in ALBERT) has the trust ratio 1; so has a tensor with a norm of 0.
+    with adapt=False (norms and biases in ALBERT) has the trust ratio 1; so has a tensor with a norm of 0. `stacked` of
+    a group says how many matrices each of its weights is: each has a ratio of its own, as the code's variables have.
     """
 
     def __init__(self, groups: Groups, lr: float, betas: tuple[float, float], eps: float) -> None:
-        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "adapt": True})
+        super().__init__(
+            groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "adapt": True, "stacked": 1}
+        )
         for group in self.param_groups:
             for parameter in group["params"]:
                 self.state[parameter] = {
@@ -274,11 +277,20 @@ class Lamb(torch.optim.Optimizer):
         if group["weight_decay"]:
             torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
         if group["adapt"]:
-            weight_norms = torch.stack(torch._foreach_norm(parameters))  # (tensors of the group,)
-            update_norms = torch.stack(torch._foreach_norm(updates))
+            count = group["stacked"]
+            matrices, changes = _split_stacked(parameters, count), _split_stacked(updates, count)
+            weight_norms = torch.stack(torch._foreach_norm(matrices))  # (matrices of the group,)
+            update_norms = torch.stack(torch._foreach_norm(changes))
             ratios = torch.where((weight_norms > 0) & (update_norms > 0), weight_norms / update_norms, 1.0)
-            torch._foreach_mul_(updates, list(ratios.unbind()))
+            torch._foreach_mul_(changes, list(ratios.unbind()))
+            if count > 1:  # joined anew: parts of a tensor in shards are copies
+                updates = tuple(torch.cat(changes[i : i + count]) for i in range(0, len(changes), count))
         torch._foreach_add_(parameters, updates, alpha=-group["lr"])
+
+
+def _split_stacked(tensors: Iterable[Tensor], count: int) -> list[Tensor]:
+    """Return the matrices, `count` one below the other, that each of these tensors is."""
+    return [matrix for tensor in tensors for matrix in (tensor.chunk(count) if count > 1 else [tensor])]
 
 
 class MuonAdamW(torch.optim.Optimizer):
