@@ -59,6 +59,18 @@ PUBLISHED: dict[str, int | str] = {
     "transformer-base": "63.1M",  # the table says 65M
     "transformer-big": "214M",  # the table says 213M
 }
+# what the paper says where the released weights are more than one percent away from it
+PAPERS = {
+    "bert-large": "340M",
+    "albert-xlarge": "60M",
+    "albert-xxlarge": "235M",
+    "electra-small": "14M",
+    "gpt2": "117M",
+    "gpt2-medium": "345M",
+    "gpt2-large": "762M",
+    "gpt2-xl": "1542M",
+    "tinybert": "14.5M",
+}
 SPECIAL = 6
 
 
@@ -149,6 +161,13 @@ def test_a_shipped_recipe_trains_two_steps_at_toy_size(name: str, tmp_path: Path
 def test_parameters_are_the_published_ones(name: str) -> None:
     published, parameters = PUBLISHED[name], measure_recipe(Recipe.load(name)).parameters
     assert published in (parameters, format_count(parameters, "KMBT"))
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_the_page_of_recipes_says_what_the_paper_counts(name: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    parameters = measure_recipe(Recipe.load(name)).parameters
+    assert f"| {name} | {parameters:,} ({PAPERS[name]} published) |" in page
 
 
 @pytest.mark.parametrize("name", sorted({*shipped_recipes()} - {*PUBLISHED}))
