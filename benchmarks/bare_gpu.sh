@@ -209,7 +209,8 @@ wait_for_all() { # OUT SECONDS
     if [ -e "$work/study/log.txt" ]; then tail -n 5 "$work/study/log.txt"; fi
     if [ -e "$work/tests.log" ]; then grep -a "FAILED tests\|ERROR tests" "$work/tests.log" | sort -u | head -n 30 || true; fi
     (cd "$work" && tar czf "$out/results.tgz" --ignore-failed-read $(find . -maxdepth 1 -name '*.log' -type f) \
-        $(find twenty -name '*.json' -o -name '*.jsonl' -o -name '*.log' -o -name task.yaml 2> /dev/null) $(ls -d picks study heads trials 2> /dev/null))
+        $(find twenty -name '*.json' -o -name '*.jsonl' -o -name '*.log' -o -name task.yaml 2> /dev/null) $(ls -d picks study heads trials 2> /dev/null)) \
+        || (($? == 1))  # a file has grown while it was read, as logs do; the archive is whole
     echo "$(left) seconds left; under way: $(running)"
 }
 running() {

@@ -111,3 +111,14 @@ def test_nothing_begins_when_the_time_is_up(machine: Path, command: tuple[str, .
 def test_minutes_that_are_no_number_are_refused(machine: Path) -> None:
     done = run(machine, "wait", "work", "out", "0", MINUTES="26m")
     assert done.returncode == 2 and "not 26m" in done.stderr
+
+
+@pytest.mark.parametrize(("code", "is_fine"), [(1, True), (2, False)])
+def test_what_grows_while_it_is_packed_ends_no_waiting(machine: Path, code: int, is_fine: bool) -> None:
+    """Tar ends with 1 where a log was written to: `wait` ended there, and did not say what time was left."""
+    tar = machine / "bin" / "tar"
+    tar.write_text(f'#!/bin/sh\nPATH="${{PATH#*:}}" tar "$@"\nexit {code}\n')
+    tar.chmod(0o755)
+    done = run(machine, "wait", "work", "out", "0")
+    assert (done.returncode == 0) == is_fine and ("seconds left" in done.stdout) == is_fine
+    assert (machine / "out" / "results.tgz").is_file()
