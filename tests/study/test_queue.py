@@ -379,3 +379,14 @@ def test_a_transfer_that_failed_keeps_no_time(store: CellStore, monkeypatch: pyt
     monkeypatch.setattr("etude.study.visit.time", SimpleNamespace(monotonic=lambda: executor.now))
     errors = run_cells(store, [base, failing, other], executor, lambda _: None, Visit(minutes=55 / 60, start=0.0))
     assert errors == {failing.key: "it failed"} and executor.order == ["base", "failing", "other"]
+
+
+def test_a_pretraining_elsewhere_runs_before_what_a_new_plan_starts_from_it(store: CellStore) -> None:
+    """It counted as finished since no cell of the first plan needed its weights, and its transfers failed without."""
+    trial, base, child = make_cell("trial"), make_cell("base"), make_cell("child", "base")
+    with store.lock(base.key):
+        store.finish(base.key, {"seconds": 7.0, "kind": "pretrain"})
+    executor = InstantExecutor(store)
+    plans = iter([[trial, child, base]])
+    assert run_cells(store, [trial, base], executor, lambda _: None, replan=lambda: next(plans, None)) == {}
+    assert executor.order == ["trial", "base", "child"]

@@ -111,7 +111,8 @@ def run_cells(
             by_key |= {cell.key: cell for cell in replanned}
             opened, outdated = _open_queue(store, replanned, visit)
             waiting = [cell for cell in opened if cell.key not in running and cell.key not in errors]
-            finished |= {cell.key for cell in replanned} - {cell.key for cell in opened}
+            # one that was done may have to run again, now that its weights are needed
+            finished = (finished | {cell.key for cell in replanned}) - {cell.key for cell in opened}
             total = done_before + active + len(waiting)
             retries.keep(waiting)
     visit.export(store)
