@@ -19,7 +19,15 @@ from hypothesis import strategies as st
 import etude
 from etude.errors import UserError
 from etude.study import cell_code, planner
-from etude.study.cell_archive import HASH_BYTES, MANIFEST, _describe, export_cells, import_cells, sign_archive
+from etude.study.cell_archive import (
+    HASH_BYTES,
+    MANIFEST,
+    _describe,
+    export_cells,
+    import_cells,
+    refuse_loss,
+    sign_archive,
+)
 from etude.study.cells import CellStore
 from etude.study.leaderboard import summarize_plan
 from etude.study.runner import Report, run
@@ -244,6 +252,45 @@ def test_all_tasks_of_a_seed_are_scored_on_the_same_weights(
     assert len(done) == 3 and "pre-training bert" in done[0] and done[2].startswith("[3/3] bert on topic@16")
     assert timeless(home.results["rows"]) == timeless(report.results["rows"])
     assert list_outdated(CellStore(folder / "cells"), plan.cells.values()) == {}
+
+
+def test_models_of_two_versions_are_not_mixed_by_an_import(
+    report: Report, study: Study, archive: Path, tmp_path: Path
+) -> None:
+    """A visit trained a model again, and was broken off: scores of the earlier weights came back beside its own."""
+    plan = planner.make_plan(study, report.folder, dry=True)
+    base = plan.bases["bert", 0]
+    first, second = (plan.trials["bert", "topic@16", 0, (0, number)] for number in range(2))
+
+    def train_again(manifest: Any, entries: dict[str, bytes]) -> None:
+        for key, changes in ((base, {"code": "later"}), (first, {"value": 0.25})):
+            name = f"cells/{key}/result.json"
+            result = json.loads(entries[name]) | changes | {"date": "2099-01-01T00:00:00+00:00"}
+            entries[name] = json.dumps(result).encode()
+            manifest["cells"][key]["result.json"] = _describe(entries[name])
+        for name in manifest["cells"].pop(second):
+            del entries[f"cells/{second}/{name}"]
+
+    visit = rewrite(archive, tmp_path / "visit.zip", train_again)
+    for number, paths in enumerate([(archive, visit), (visit, archive)]):
+        folder = tmp_path / str(number)
+        store = CellStore(folder / "cells")
+        reports = [import_cells(store, path, folder) for path in paths]
+        assert store.result(base)["code"] == "later" and store.result(first)["value"] == 0.25
+        assert store.state(second) == "absent", "it is of the earlier weights"
+        assert reports[1].outdated == 3 and "3 of weights that were trained again" in str(reports[1])
+        assert len(store.list_keys()) == 11
+        refuse_loss(store, archive)  # what the archive has besides is outdated
+        again = [import_cells(store, path, folder).added for path in paths]
+        assert again == [0, 0] and len(store.list_keys()) == 11
+    (store.result_folder(base) / "run").mkdir()
+    import_cells(store, visit, folder)
+    assert store.result(base)["code"] == "later"
+    home = tmp_path / "home"
+    shutil.copytree(report.folder, home)
+    import_cells(CellStore(home / "cells"), visit, home)
+    assert CellStore(home / "cells").result(base)["code"] != "later", "weights that lie here are kept"
+    assert CellStore(home / "cells").result(first)["value"] != 0.25 and len(CellStore(home / "cells").list_keys()) == 12
 
 
 def test_every_byte_of_an_archive_has_a_hash(archive: Path, tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ A study may be the sum of many short visits to other machines. `export_cells` wr
 failure that would repeat itself, no other) into a zip; `import_cells` puts them into another folder, where they are
 done. The archive is data of somebody else: each file is named in its manifest with length and SHA-256, names are built
 here from checked keys and never taken from the archive, arrays are read without pickle, and nothing is written before
-all of it was checked. A cell that is there already stays; one that no plan knows is kept for the study that will.
+all of it was checked. A cell that is there already stays; one that no plan knows is kept for the study that will. Where
+another version of the code trained a model again, the later one counts, and what was scored on the earlier does not.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import shutil
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from etude.errors import UserError
 from etude.settings import check_values
 from etude.study.cells import (
     ERROR,
+    PRETRAININGS,
     RESULT,
     SCORED,
     CellStore,
@@ -42,6 +44,7 @@ from etude.study.execute import OUTCOME
 from etude.study.folder_checksums import write_cell_checksums
 from etude.study.registration import check_registrations, merge_registrations
 from etude.study.study_folder import MACHINE, REGISTRATIONS
+from etude.study.text_source import hash_json
 from etude.tasks.outcomes import STATISTICS
 from etude.train import checkpoint
 
@@ -51,6 +54,7 @@ AGAIN = "Export it again."
 HASH_BYTES = 64  # of SHA-256, in letters
 KEY = re.compile(r"[0-9a-f]{32}")
 MAX_BYTES = {RESULT: 64 << 20, OUTCOME: 1 << 30, ERROR: 1 << 20, MANIFEST: 64 << 20}
+MODELS = (*PRETRAININGS, "untrained")  # cells whose weights others start from, and code decides
 STUDY_FILES = (MACHINE, REGISTRATIONS)  # device and speeds that plans were made with; the date of the claims
 
 
@@ -61,12 +65,14 @@ class ImportReport:
     failures: int  # among the added
     keys: frozenset[str]  # of all cells of the archive that count
     ignored: int = 0  # failures of a machine, which earlier versions exported
+    outdated: int = 0  # of here or there: scored on weights that another version of the code trained again
 
     def __str__(self) -> str:
         failed = f" ({self.failures} of them failures)" if self.failures else ""
         several = "s that may not repeat themselves were" if self.ignored > 1 else " that may not repeat itself was"
         ignored = f", {self.ignored} failure{several} left out" if self.ignored else ""
-        return f"{self.added} cells imported{failed}, {self.present} were there already{ignored}"
+        outdated = f", {self.outdated} of weights that were trained again later do not count" if self.outdated else ""
+        return f"{self.added} cells imported{failed}, {self.present} were there already{ignored}{outdated}"
 
 
 def export_cells(store: CellStore, path: Path, study_folder: Path) -> int:
@@ -110,7 +116,10 @@ def refuse_loss(store: CellStore, path: Path) -> None:
         raise UserError(
             f"{path} exists already, and is no archive of cells that can be read. Name another with --export-cells."
         ) from None
-    missing = [key for key, files in cells.items() if RESULT in files and store.state(key) != "done"]
+    outdated = _compare_weights(store, cells).there
+    missing = [
+        key for key, files in cells.items() if RESULT in files and key not in outdated and store.state(key) != "done"
+    ]
     if missing:
         raise UserError(
             f"{path} exists already, and holds {len(missing)} finished cells that are not here. Take them along with "
@@ -166,8 +175,12 @@ def _describe(content: bytes) -> dict[str, Any]:
 def import_cells(store: CellStore, path: Path, study_folder: Path) -> ImportReport:
     """Check an archive and put its cells into a store; raises UserError and writes nothing if anything is wrong."""
     archived, context = _read_archive(path)
-    cells = {key: files for key, files in archived.items() if ERROR not in files or _counts(files[ERROR])}
+    counted = {key: files for key, files in archived.items() if ERROR not in files or _counts(files[ERROR])}
+    outdated = _compare_weights(store, counted)
+    cells = {key: files for key, files in counted.items() if key not in outdated.there}
     store.folder.mkdir(parents=True, exist_ok=True)
+    for key in outdated.here:
+        store.forget(key)
     added = present = failures = 0
     for key, files in cells.items():
         if store.state(key) == "done" or (ERROR in files and store.state(key) == "failed"):
@@ -179,12 +192,63 @@ def import_cells(store: CellStore, path: Path, study_folder: Path) -> ImportRepo
     if MACHINE in context and not (study_folder / MACHINE).exists():
         checkpoint.write_text(study_folder / MACHINE, json.dumps(context[MACHINE], indent=1, ensure_ascii=False))
     merge_registrations(study_folder, context.get(REGISTRATIONS, {}))
-    return ImportReport(added, present, failures, frozenset(cells), len(archived) - len(cells))
+    ignored = len(archived) - len(counted)
+    return ImportReport(added, present, failures, frozenset(cells), ignored, len(outdated.here) + len(outdated.there))
 
 
 def _counts(failure: bytes) -> bool:
     """Whether a failure of an archive is one that would repeat itself."""
     return repeats_itself(json.loads(failure.decode("utf-8")))
+
+
+class _Outdated(NamedTuple):
+    here: set[str]
+    there: set[str]  # in the archive
+
+
+def _compare_weights(store: CellStore, archived: Mapping[str, Mapping[str, bytes]]) -> _Outdated:
+    """Find models that two versions of the code trained under one key, and list the cells of the one that gives way.
+
+    That is the earlier one, with all that was scored on it before the later one was trained, here as there: a visit
+    that was broken off has not scored everything again. Weights that lie here are not given up for a later model.
+    """
+    outdated, there = _Outdated(set(), set()), _read_results(archived)
+    models = [key for key, result in there.items() if result["kind"] in MODELS and store.state(key) == "done"]
+    changed = [key for key in models if _describe_version(store.result(key)) != _describe_version(there[key])]
+    here = {key: store.result(key) for key in store.list_keys()} if changed else {}
+    for model in changed:
+        later = max(_read_date(here[model]), _read_date(there[model]))
+        keeps_weights = _read_date(here[model]) < later and store.has_run(model)
+        is_kept = keeps_weights or _read_date(here[model]) == later
+        (outdated.there if is_kept else outdated.here).add(model)
+        sides = [(there, outdated.there)] if keeps_weights else [(there, outdated.there), (here, outdated.here)]
+        starts = [model]
+        for start in starts:  # grows: a student of other weights has transfers of its own
+            for results, listed in sides:
+                of_other = [key for key in results if (_read_date(results[key]) < later) != keeps_weights]
+                gone = {key for key in of_other if _starts_from(key, results[key], start)}
+                starts += [key for key in gone if results[key].get("kind") in MODELS and key not in starts]
+                listed |= gone
+    return outdated
+
+
+def _read_results(archived: Mapping[str, Mapping[str, bytes]]) -> dict[str, dict[str, Any]]:
+    return {key: json.loads(files[RESULT].decode("utf-8")) for key, files in archived.items() if RESULT in files}
+
+
+def _read_date(result: Mapping[str, Any]) -> str:
+    return str(result.get("date", ""))
+
+
+def _describe_version(result: Mapping[str, Any]) -> tuple[object, object]:
+    return result.get("code"), result.get("versions")
+
+
+def _starts_from(key: str, result: Mapping[str, Any], model: str) -> bool:
+    """Whether a cell starts from a model: its key is a hash of that key (plan_cells.py), of a student with torch."""
+    torch = re.search("torch ([^,]+)", str(result.get("versions")))
+    origins = ([model], [model, torch[1]] if torch else [])
+    return any(hash_json([result.get("settings_key"), result.get("code"), origin]) == key for origin in origins)
 
 
 def _place_cell(store: CellStore, key: str, files: dict[str, bytes]) -> None:

@@ -133,15 +133,18 @@ class CellStore:
         verify_cell(folder)
         return dict(read_json(folder / RESULT, StoredResult, f"Remove {folder} to run the cell again."))
 
+    def list_keys(self) -> list[str]:
+        """Return the keys of all finished cells."""
+        names = [folder.name for folder in sorted(self.folder.iterdir())] if self.folder.is_dir() else []
+        return [name for name in names if "." not in name and self.state(name) == "done"]
+
     def list_done(self) -> dict[str, str]:
         """Return the keys of all finished cells by their `settings_key`; of several versions, that of the latest."""
         latest: dict[str, tuple[str, str]] = {}  # date and key
-        for folder in sorted(self.folder.iterdir()) if self.folder.is_dir() else []:
-            if "." in folder.name or self.state(folder.name) != "done":
-                continue
-            result = self.result(folder.name)
+        for key in self.list_keys():
+            result = self.result(key)
             if name := result.get("settings_key"):
-                latest[name] = max(latest.get(name, ("", "")), (result.get("date", ""), folder.name))
+                latest[name] = max(latest.get(name, ("", "")), (result.get("date", ""), key))
         return {name: key for name, (_, key) in latest.items()}
 
     def has_run(self, key: str) -> bool:
