@@ -89,3 +89,13 @@ def test_a_damaged_file_of_registrations_is_named(report: Report, study: Study, 
     (folder / "registrations.json").write_text(json.dumps({"studies": {"tiny": {}}}), encoding="utf-8")
     with pytest.raises(UserError, match=r"registrations\.json is damaged: studies\.tiny\.date"):
         run(study, folder, work=False)
+
+
+def test_studies_that_run_in_one_folder_in_turn_keep_their_claims(study: Study, tmp_path: Path) -> None:
+    """The second was said to have changed its claims after results were seen, and from then on the first, too."""
+    other = tiny(name="other", claims=[{"claim": "GPT beats BERT", "better": "gpt", "than": "bert"}])
+    reports = [run(each, tmp_path / "studies", work=False, device="cpu") for each in (study, other, study)]
+    assert [report.results["registered"]["changed"] for report in reports] == [False, False, False]
+    assert set(load_registrations(tmp_path / "studies")) == {"tiny", "other"}
+    turned = run(tiny(claims=[]), tmp_path / "studies", work=False, device="cpu")
+    assert turned.results["registered"]["changed"], "of its own claims"

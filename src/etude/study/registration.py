@@ -113,13 +113,21 @@ def merge_registrations(root: Path, imported: Mapping[str, Mapping[str, Any]]) -
 
 def _load_former(path: Path, root: Path, name: str) -> dict[str, Any] | None:
     """Load what was registered for a study before: in its folder, or where its cells come from."""
-    former: dict[str, Any] | None = load_registrations(root).get(name)
+    registrations = load_registrations(root)
+    former: dict[str, Any] | None = registrations.get(name)
     if path.is_file():
         own: dict[str, Any] = {**read_json(path, Registration, _ADVICE)}
-        former = own if former is None else _choose_earlier(own, former)
+        # the file does not say whose it is: another study may have run in this folder before
+        owners = [study for study, other in registrations.items() if _claims_same(own, other)]
+        if name in owners or not owners:
+            former = own if former is None else _choose_earlier(own, former)
     if former is None:
         return None
     return former | {"claims": [_DEFAULTS | claim for claim in former["claims"]]}
+
+
+def _claims_same(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+    return bool(left["claims"] == right["claims"] and left["rule"] == right["rule"])
 
 
 def _choose_earlier(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
