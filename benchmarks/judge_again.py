@@ -171,14 +171,20 @@ def write_results(page: Page, claims: list[dict[str, Any]]) -> None:
         "device": "cuda" if page.name.endswith(".gpu") else "cpu", "claims": claims,
     }  # fmt: skip
     target = PAGES / "results" / f"{page.name}.json"
-    if target.is_file() and json.loads(target.read_text(encoding="utf-8"))["format"] == "etude study":
-        return  # a later run has all of its results
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(results, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
+def is_judged_by_page(path: Path) -> bool:
+    """Is a page all that is left of a study? Of later runs the results are kept, judged by the rule of today."""
+    results = PAGES / "results" / f"{path.stem}.json"
+    if results.is_file() and json.loads(results.read_text(encoding="utf-8"))["format"] == "etude study":
+        return False
+    return CARD.search(path.read_text(encoding="utf-8")) is not None
+
+
 def main() -> None:
-    pages = [read_page(path) for path in sorted(PAGES.glob("*.html")) if CARD.search(path.read_text(encoding="utf-8"))]
+    pages = [read_page(path) for path in sorted(PAGES.glob("*.html")) if is_judged_by_page(path)]
     lines: list[str] = []
     for page in pages:
         judged, claims = judge_page(page)
