@@ -6,6 +6,7 @@ import json
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,23 @@ def test_a_claim_has_the_seeds_of_the_look_that_settled_it(report: Report, tmp_p
     results = {**report.results, "seeds": {"pretrain": 5, "transfer": 1}, "claims": claims}
     page = render_index(load_claims(tmp_path), {"tiny": results}, tmp_path)
     assert page.count("3 seeds") == len(claims) and "5 seeds" not in page
+
+
+def test_a_look_says_what_part_of_the_error_it_had(report: Report, tmp_path: Path) -> None:
+    """A difference with p = 0.035 and an interval without 0 was called not settled, and nothing said why."""
+    (tmp_path / "claims.yaml").write_text(CLAIM)
+    claim = {**report.results["claims"][0], "pretrainings": 3, "holm": 0.035, "verdict": "not settled"}
+    claim.pop("untested", None)
+    planned = {**report.results, "rule": {**report.results["rule"], "looks": [3, 5]}}
+    claims = load_claims(tmp_path)
+
+    def is_explained(results: dict[str, Any], **changes: Any) -> bool:
+        page = render_index(claims, {"tiny": {**results, "claims": [{**claim, **changes}]}}, tmp_path)
+        return "at this one p must be below 3\N{NO-BREAK SPACE}%" in page
+
+    assert is_explained(planned)
+    assert not is_explained(planned, holm=0.06) and not is_explained(planned, holm=0.02, verdict="holds")
+    assert not is_explained(report.results, holm=0.06)
 
 
 def test_intervals_have_the_level_of_their_study(report: Report, tmp_path: Path) -> None:

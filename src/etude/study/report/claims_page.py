@@ -19,9 +19,10 @@ from etude.errors import UserError
 from etude.recipes.document import parse_list
 from etude.study.leaderboard import format_points
 from etude.study.plan import format_scientific
-from etude.study.report.html import JsonDict, format_level, format_p_statement
+from etude.study.report.html import JsonDict, format_level, format_p_statement, format_percent
 from etude.study.report.page import render_document
 from etude.study.report.translations import localize_html, translate
+from etude.study.sections import Rule
 from etude.train import checkpoint
 
 CLAIMS, RESULTS, INDEX = "claims.yaml", "results", "index.html"
@@ -142,13 +143,23 @@ def _render_outcome(
         f"<td class='asked'>{localize_html(judged['claim'])}<br><small>{link} · {where} · {seeds}</small></td>"
         f'<td class="difference">{difference}{p}</td>'
         f'<td>{scale}</td><td><span class="badge {judged["verdict"].replace(" ", "-")}">'
-        f'{translate(judged["verdict"])}</span>{_render_reason(judged)}</td><td class="n">{power}</td>'
+        f'{translate(judged["verdict"])}</span>{_render_reason(outcome, judged)}</td><td class="n">{power}</td>'
     )
 
 
-def _render_reason(judged: JsonDict) -> str:
-    reason = judged.get("untested")
-    return f"<br><small>{translate(f'untested_{reason}')}</small>" if reason else ""
+def _render_reason(outcome: JsonDict, judged: JsonDict) -> str:
+    """Render why a claim has its verdict, where its numbers do not say so."""
+    reason = ""
+    if judged.get("untested"):
+        reason = translate(f"untested_{judged['untested']}")
+    elif judged["verdict"] == "not settled":
+        rule = Rule.model_validate(outcome.get("rule", {}))
+        limit = rule.error_at(judged["pretrainings"])
+        p = judged["holm" if rule.correction == "holm" else "p"]
+        if limit <= p < 1 - rule.interval:  # and the interval may lie beyond the margin all the same
+            error, part = format_percent(1 - rule.interval), format_percent(limit)
+            reason = translate("all_claims_look", error=error, part=part)
+    return f"<br><small>{reason}</small>" if reason else ""
 
 
 def _format_share(share: float) -> str:

@@ -35,15 +35,15 @@ def format_date(results: JsonDict) -> str:
 
 def format_level(results: JsonDict) -> str:
     """Format the level of a study's intervals; results of early versions name no rule, and had its default."""
-    return _format_percent(results.get("rule", {}).get("interval", Rule().interval))
+    return format_percent(results.get("rule", {}).get("interval", Rule().interval))
 
 
 def format_error(results: JsonDict) -> str:
     """Format the share of claims that are decided at most where nothing is true."""
-    return _format_percent(1 - results["rule"]["interval"])
+    return format_percent(1 - results["rule"]["interval"])
 
 
-def _format_percent(share: float) -> str:
+def format_percent(share: float) -> str:
     return f"{100 * share:.4g}\N{NO-BREAK SPACE}%"
 
 
