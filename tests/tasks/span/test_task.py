@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -285,3 +286,21 @@ def test_squad_files(tmp_path: Path, tokenizer: Tokenizer) -> None:
 def test_real_questions() -> None:
     found = read(TASKS / "squad20_from_dev" / "valid.jsonl.xz")
     assert len(found) == 1071 and 300 < sum(not item.answers for item in found) < 700
+
+
+@pytest.mark.parametrize("nothing", [None, "", math.nan])
+def test_a_question_without_an_id_has_its_place(nothing: Any) -> None:
+    """All of them were called "None", and the official files held one answer for the whole data set."""
+    record = {"id": nothing, "question": "who", "context": "Mina lives", "answers": []}
+    assert parse(record, {}, "dev.jsonl:7").id == "dev.jsonl:7"
+    assert parse({**record, "id": 0}, {}, "dev.jsonl:7").id == "0"
+
+
+def test_answers_that_official_files_cannot_hold_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    answers: list[dict[str, Any]] = [{"id": name, "answer": name, "nbest": []} for name in ("a", "b", "a")]
+    with caplog.at_level("WARNING", "etude"):
+        assert official(answers)[""] == {"a": "a", "b": "b"}
+        assert "1 of 3 answers are not in the official files" in caplog.text
+        caplog.clear()
+        official(answers[:2])
+    assert not caplog.text

@@ -8,15 +8,23 @@ predictions.null_odds.json    id -> how much "no answer" is above the best span
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 Answers = Sequence[Mapping[str, Any]]
+log = logging.getLogger("etude")
 
 
 def official(answers: Answers) -> dict[str, dict[str, Any]]:
     """The content of each file by the ending of its name."""
+    lost = len(answers) - len({str(answer["id"]) for answer in answers})
+    if lost:
+        log.warning(
+            "%d of %d answers are not in the official files, which hold one answer an id: later questions have theirs. "
+            "Give each question an id of its own, or write .jsonl.", lost, len(answers),
+        )  # fmt: skip
     files: dict[str, dict[str, Any]] = {
         "": {str(answer["id"]): answer["answer"] for answer in answers},
         ".nbest": {str(answer["id"]): _best(answer) for answer in answers},

@@ -36,12 +36,18 @@ def parse(record: Record, columns: Mapping[str, str], where: str, labelled: bool
     named = {role: column_of(record, role, columns, usual) for role, usual in COLUMNS.items()}
     question, original = (text_of(record, named[role], where) for role in ("question", "context"))
     context = Tokenizer.normalise(original)
-    name = whole_text(str(record.get(named["id"], where)), named["id"], where)  # answers are written with it
+    name = whole_text(_name_of(record.get(named["id"]), where), named["id"], where)  # answers are written with it
     answers = None
     if labelled:
         impossible = record.get(named["impossible"], False) in (True, 1, "true", "True", "1")
         answers = () if impossible else _answers(record, named["answers"], original, context, where)
     return Question(name, question, context, answers)
+
+
+def _name_of(value: Any, where: str) -> str:
+    """The id of a question; its place where it has none: an empty field, null, or NaN as data frames write it."""
+    is_missing = value is None or value == "" or value != value
+    return where if is_missing else str(value)
 
 
 def _answers(record: Record, column: str, original: str, context: str, where: str) -> tuple[tuple[str, int], ...]:
