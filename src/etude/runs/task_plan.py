@@ -32,6 +32,7 @@ from etude.settings import check_values
 from etude.tasks.base import Task, TaskKind
 from etude.tasks.distilled_task import TaskDistillSettings
 from etude.tasks.pooled_head import Settings as PooledSettings
+from etude.tasks.tag.network import HasNetwork
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import peak
 from etude.train.checkpoint import hash_file
@@ -259,6 +260,8 @@ def _resolve_settings(
     task = validate_settings(task_settings, values["task"], document, "task")
     if isinstance(task, PooledSettings):
         task.refuse_unused()
+    if isinstance(task, HasNetwork) and task.network is not None:
+        task.network.refuse_unused()
     train = dict(defaults(transfer.frozen))
     if any(values["train"].get(budget) is not None for budget in BUDGETS):
         train.pop("epochs")

@@ -21,6 +21,7 @@ from etude.nn.packed import Layout
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
 from etude.runs.run import Run
+from etude.runs.task_plan import check_settings
 from etude.tasks.data.examples import Examples
 from etude.tasks.tag.network import Network
 from etude.tasks.tag.network import Settings as NetworkSettings
@@ -124,6 +125,15 @@ def test_each_place_has_a_mix_of_its_own_and_a_penalty(tokenizer: Tokenizer) -> 
     sum(term.sum for term in terms.values()).backward()
     assert mixes["last"].weights.grad is not None and mixes["input"].gamma.grad is not None
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_settings_of_a_mix_without_one_are_refused_where_a_transfer_starts() -> None:
+    for name, value in (("mix_norm", "token"), ("mix_penalty", 0.5)):
+        for others in ({}, {"task.network.mix": True, "task.network.states": [], "task.network.words": 4}):
+            with pytest.raises(UserError, match=f"task.network.{name}={value} is of a mix"):
+                check_settings("tag", {f"task.network.{name}": value, **others})
+        check_settings("tag", {f"task.network.{name}": value, "task.network.mix": True})
+    NetworkSettings(mix_norm="token", mix_penalty=0.5)  # a run that was trained with them opens
 
 
 def test_a_supervised_network_never_asks_the_model(tokenizer: Tokenizer) -> None:

@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from etude.errors import UserError
 from etude.nn import char_cnn
 from etude.nn.char_embedding import WordCharacters
 from etude.nn.layer_mix import LayerMix, MixNorm
@@ -85,6 +86,15 @@ class Settings(Strict):
         if not self.words and self.characters is None and not self.features.any and "input" not in self.states:
             raise ValueError("the network has nothing to read: set words, characters or features, or states: [input]")
         return self
+
+    def refuse_unused(self) -> None:
+        """Raise UserError for a setting without effect; where a transfer starts, not where an older run is opened."""
+        for name, value, default in (("mix_norm", self.mix_norm, "none"), ("mix_penalty", self.mix_penalty, 0.0)):
+            if value != default and not (self.mix and self.states):
+                raise UserError(
+                    f"task.network.{name}={value} is of a mix of layers, and this network has none: set "
+                    f"task.network.mix=true (and task.network.states), or drop task.network.{name}."
+                )
 
 
 @runtime_checkable
