@@ -1,8 +1,9 @@
 """Co-occurrence counts of words, exact, in bounded memory (Pennington et al. 2014, section 3).
 
-A pair of words d positions apart adds 1/d to its count. Unknown words are dropped first, windows end with their
-document, as in GloVe's `cooccur` [code]. Counts are integer multiples of 1/unit, as every 1/d is (unit is the least
-common multiple of 1..window; 2^32 for windows beyond 20, where that overflows), so the order of addition has no effect.
+A pair of words d positions apart adds 1/d to its count. Unknown words are dropped first, as in GloVe's `cooccur`
+[code]. Windows end with their document; there they end with a line. Counts are integer multiples of 1/unit, as every
+1/d is (unit is the least common multiple of 1..window; 2^32 for windows beyond 20, where that overflows), so the order
+of addition has no effect.
 
 Pairs are sorted and summed one chunk of text at a time; what does not fit into `memory` bytes goes to disk as a sorted
 run, and the runs are merged at the end. The entries lie on disk in the order of a hash of their words, which is the
