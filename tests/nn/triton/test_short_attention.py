@@ -18,7 +18,8 @@ from torch import Tensor
 from etude.nn.attention import dispatch
 from etude.nn.attention.dispatch import attend, attend_packed
 from etude.nn.packed import Layout
-from etude.nn.rotary import Rotation, compute_rotation, rotate_query_key
+from etude.nn.rotary import Rotation, compute_rotation, rotate_packed, rotate_query_key
+from etude.nn.triton import availability
 from tests.nn.triton.launches import compile_launches
 
 LENGTHS = [5, 0, 16, 1, 9, 0]
@@ -78,7 +79,8 @@ def test_it_is_a_rotation_and_then_attention(causal: bool, dropout: float, dtype
 @pytest.mark.interpreted
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("size", [16, 24])
-def test_against_the_reference(causal: bool, size: int) -> None:
+def test_against_the_reference(causal: bool, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(availability._CAPABILITIES, None, (9, 0))
     layout = make_layout(LENGTHS)
     qkv, rotation, grad_out = draw_batch(layout, 2, size, torch.float32)
     expected = attend(*rotate_query_key(qkv, rotation), layout, causal=causal, path="reference")
@@ -91,14 +93,14 @@ def test_against_the_reference(causal: bool, size: int) -> None:
 @pytest.mark.interpreted
 @pytest.mark.parametrize("fused", [True, False])
 def test_the_short_path_rotates_as_it_reads(fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Longer sequences are rotated before, and those whose dropout needs the registers."""
+    """Longer sequences are rotated before, and those whose dropout needs the registers, or on a GPU before Hopper."""
     rotated: list[torch.Size] = []
-    rotate = dispatch.rotate_packed
 
     def noted(qkv: Tensor, rotation: Rotation) -> Tensor:
         rotated.append(qkv.shape)
-        return rotate(qkv, rotation)
+        return rotate_packed(qkv, rotation)
 
+    monkeypatch.setitem(availability._CAPABILITIES, None, (9, 0))
     monkeypatch.setattr(dispatch, "rotate_packed", noted)
     monkeypatch.setattr(dispatch, "ROTATES_AS_IT_READS", fused)
     layout = make_layout([5, 9])
@@ -110,6 +112,9 @@ def test_the_short_path_rotates_as_it_reads(fused: bool, monkeypatch: pytest.Mon
     torch.testing.assert_close(short, tiled, rtol=1e-5, atol=1e-6)
     attend_packed(qkv, layout, causal=False, path="short", rotation=rotation, dropout=0.1)
     assert len(rotated) == (2 if fused else 3)
+    monkeypatch.setitem(availability._CAPABILITIES, None, (8, 9))
+    before_hopper = attend_packed(qkv, layout, causal=False, path="short", rotation=rotation)
+    assert len(rotated) == (3 if fused else 4) and torch.equal(before_hopper, short)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")

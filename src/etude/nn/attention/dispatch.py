@@ -4,7 +4,7 @@
     grouped     dense batches of similar length (nn/attention/grouped.py): CPU, float32; and equal lengths anywhere,
                 because the batch is then dense already and dense kernels are faster
     short       our kernels for up to 128 tokens (nn/triton/short_attention.py), wherever varlen would apply; with
-                rotary positions they rotate queries and keys as they read them
+                rotary positions they rotate queries and keys as they read them, on Hopper or later
     tiled       our kernels for longer sequences (nn/triton/tiled_attention.py), on Hopper or later
     reference   one sequence after the other, any mask, weights on request: slow, and the reference for tests
 
@@ -76,7 +76,7 @@ def attend_packed(
     """
     if path is None and window is None and qkv.shape[0]:
         path = choose_kernel_path(qkv.device, qkv.dtype, qkv.shape[-1], layout.longest)
-    if rotation is not None and not (path == "short" and _rotates_as_it_reads(qkv.shape[-1], dropout)):
+    if rotation is not None and not (path == "short" and _rotates_as_it_reads(qkv, dropout)):
         qkv, rotation = rotate_packed(qkv, rotation), None
     if path not in KERNEL_PATHS:
         chosen = path or choose_path(qkv.device, qkv.dtype, qkv.shape[-1], window=window, equal=layout.equal)
@@ -102,9 +102,14 @@ def attend_packed(
     return mixed
 
 
-def _rotates_as_it_reads(size: int, dropout: float) -> bool:
-    """Whether the short kernels rotate: wider heads, or dropout, would not leave them the registers for it."""
-    return ROTATES_AS_IT_READS and size <= 64 and not dropout
+def _rotates_as_it_reads(qkv: Tensor, dropout: float) -> bool:
+    """Whether the short kernels rotate: wider heads, or dropout, would not leave them the registers for it.
+
+    Nor are there enough before Hopper, where the operands of a product lie in registers: compiled for Ampere, heads of
+    64 spill up to 10 KB of each thread.
+    """
+    fits = qkv.shape[-1] <= 64 and not dropout and compute_capability(qkv.device.index) >= (9, 0)
+    return ROTATES_AS_IT_READS and fits
 
 
 def attend(
