@@ -177,7 +177,9 @@ def test_a_program_has_as_many_elements_whatever_the_width() -> None:
 def test_rows_of_two_powers_of_two() -> None:
     from etude.nn.triton.residual_norm import split_width
 
-    result = {width: split_width(width) for width in (768, 1024, 256, 384, 32, 640, 700, 31, 16)}
+    result = {width: split_width(width) for width in (768, 1024, 256, 384, 32, 640, 700, 31, 16, 2048, 4096, 8192)}
     assert result[768] == (512, 256) and result[1024] == (512, 512) and result[256] == (128, 128)
     assert result[384] == (256, 128) and result[32] == (16, 16) and result[640] == (512, 128)
     assert result[700] is None and result[31] is None and result[16] is None
+    assert result[2048] == (1024, 1024)
+    assert result[4096] is None and result[8192] is None  # more shared memory than a GPU has, or only some have

@@ -44,6 +44,10 @@ class Launch(NamedTuple):
 WIDE = Launch(rows=4, warps=4, back_rows=2, back_warps=2, back_stages=4, programs=264)
 NARROW, NARROW_ELEMENTS = 512, 1024  # below this width, a program has so many elements at a time: 8 of each thread
 
+# The rows under way of a backward program take 36 bytes of shared memory for each element of a width: a GPU has 99 KB
+# (GeForce, L4) to 227 KB (Hopper) for a program, and one that is given too few refuses the launch.
+WIDEST = 2048
+
 
 def choose_launch(width: int) -> Launch:
     """Return how rows of a width are divided: a narrow row occupies few threads, so a program has more rows at a time.
@@ -57,10 +61,10 @@ def choose_launch(width: int) -> Launch:
 
 
 def split_width(width: int) -> tuple[int, int] | None:
-    """Return two powers of two that add up to the width of a row, or None."""
+    """Return two powers of two that add up to the width of a row, or None; also None if it is wider than WIDEST."""
     low = 1 << max(0, (width - 1).bit_length() - 1)
     rest = width - low
-    return (low, rest) if rest >= 16 and rest & (rest - 1) == 0 else None
+    return (low, rest) if rest >= 16 and rest & (rest - 1) == 0 and width <= WIDEST else None
 
 
 @triton.jit
