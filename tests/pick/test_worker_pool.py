@@ -84,7 +84,7 @@ def test_a_real_process_answers(tmp_path: Path) -> None:
 
 def test_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     assert count_slots("cpu") == 1
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
+    monkeypatch.setattr("etude.pick.worker_pool.count_cores", lambda: 16)
     assert count_slots("cuda") == 4
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr("etude.pick.worker_pool.count_cores", lambda: 2)
     assert count_slots("cuda") == 1

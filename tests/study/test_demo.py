@@ -7,9 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from etude.errors import UserError
-from etude.study import demo
+from etude.study import demo, planner
+from etude.study.executors import count_threads
 from etude.study.settings import Study
 
 
@@ -45,3 +47,25 @@ def test_a_machine_without_time_is_told(
     (tmp_path / demo.BUDGET_FILE).write_text("{", encoding="utf-8")
     with pytest.raises(UserError, match="Remove it: the machine is then measured again"):
         demo.calibrate_flops(study, tmp_path, 4.5, 2, lines.append)
+
+
+def test_speeds_are_those_of_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all threads of a busy machine, a step was measured at a tenth of the speed that a worker has."""
+    seen: list[int] = []
+
+    def measure(*_: object, **__: object) -> SimpleNamespace:
+        seen.append(torch.get_num_threads())
+        return SimpleNamespace(tokens_per_second=100.0)
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("etude.study.executors.count_cores", lambda: 6)
+    monkeypatch.setattr("etude.study.budget.measure_speed", measure)
+    before = torch.get_num_threads()
+    study = Study.load(demo.STUDY_FILE)
+    planner.make_plan(study, tmp_path / "two", device="cpu", workers=2, dry=True)
+    assert set(seen) == {3} and torch.get_num_threads() == before
+    seen.clear()
+    planner.make_plan(study, tmp_path / "here", device="cpu", dry=True)
+    assert set(seen) == {before}, "the cells run in this process"
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert count_threads(2) == 5, "what was asked for"

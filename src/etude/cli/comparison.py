@@ -28,8 +28,8 @@ def present_study(call: Call[Report], *, dry_run: bool = False, quiet: bool = Fa
     console = _console()
     arguments = call.arguments
     if dry_run:
-        names = ("settings", "budget", "gpu", "text", "data", "device", "cell", "import_cells", "any_version")
-        shared = {name: arguments[name] for name in names}
+        names = "settings budget gpu text data device workers cell import_cells any_version"
+        shared = {name: arguments[name] for name in names.split()}
         files, out = [arguments["file"], *(arguments["others"] or [])], arguments["out"]
         for file in files:
             with show_activity(f"planning {file}", quiet):

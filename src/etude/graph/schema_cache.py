@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from etude.cores import count_cores
 from etude.errors import UserError
 from etude.graph.path_kernel import compile_search
 from etude.graph.schema_graphs import SchemaBuilder, SchemaGraph
@@ -114,7 +115,7 @@ def _build_shards(
 ) -> Iterable[tuple[int, Arrays | None]]:
     """(number, arrays) of shards in any order; with a folder they are written there, and arrays is None."""
     global _job
-    count = min(len(numbers), processes or len(os.sched_getaffinity(0)))
+    count = min(len(numbers), processes or count_cores())
     _job = (builder, texts, folder)
     try:
         if count <= 1:

@@ -33,6 +33,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from etude.chance import Chance
+from etude.cores import count_cores
 from etude.errors import UserError
 from etude.models.base import Model, require
 from etude.models.static import Static
@@ -222,7 +223,7 @@ class Cooccurrence(PretrainingObjective[Static, EntryRow, EntryBatch]):
         def work(span: tuple[int, int]) -> float:
             return loops.glove(*entries, *span, *tables)
 
-        threads = (settings.threads or os.cpu_count() or 1) if loops.PARALLEL else 1
+        threads = (settings.threads or count_cores()) if loops.PARALLEL else 1
         if threads == 1:
             return work((0, batch.size))
         edges = np.unique(np.linspace(0, batch.size, threads * CHUNKS + 1).astype(int)).tolist()

@@ -7,7 +7,6 @@ pile may keep their text under different fields: `TextPile.prepare` writes those
 from __future__ import annotations
 
 import json
-import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from etude.chance import fold
+from etude.cores import count_cores
 from etude.errors import UserError
 from etude.pick.problems import Problem, merge_alike
 from etude.pick.text_fields import DEFAULT_FIELD, choose_fields
@@ -228,7 +228,7 @@ def _read_part(
 
 def _scan(sources: list[Source], settings: ReadSettings, unique: bool, folder: Path) -> ScanResult:
     size = sum(file.size for source in sources for file in source.files)
-    workers = 0 if size < MIN_BYTES_FOR_WORKERS else os.cpu_count() or 1
+    workers = 0 if size < MIN_BYTES_FOR_WORKERS else count_cores()
     with WorkerPool(workers) as pool:
         pool.broadcast(({"task": "setup", "reading": asdict(settings), "where": None, "seed": 0}, {}))
         return scan(sources, settings, None, pool, folder, 0, 0.0, 0, unique, lambda done, text, documents: None)

@@ -21,17 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from etude.cores import count_cores
 from etude.errors import WriteError
 from etude.startup import interrupts_held_back
 
 GRACE = 15.0  # seconds after its deadline that a process may take to write what it has
 MAX_SLOTS = 4  # small models at once: more share the same card, and each gets less of it
 CORES_PER_SLOT = 2  # one to launch kernels, one to build batches
-
-
-def count_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def count_slots(device: str) -> int:

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 
 import torch
 
+from etude.cores import count_cores
 from etude.errors import UserError
 from etude.pick.contenders import BACKWARD
 from etude.pick.encoders import Candidate, tokenizer_of
 from etude.pick.race import Entry, Race
 from etude.pick.text import PickText
-from etude.pick.worker_pool import count_cores
 from etude.pretraining.continued import continued_recipe, read_start
 from etude.pretraining.loop import build_rows
 from etude.pretraining.setup import resolve_recipe

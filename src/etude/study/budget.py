@@ -9,8 +9,10 @@ once and saved with the study, so that a study that was killed resumes with the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -195,10 +197,14 @@ class Machine:
     """Device, precision, version of torch and measured speeds, saved in a file beside a study.
 
     Where nothing is run (`report_only`) they are those of the file, so that cells of another machine are found again.
+    Speeds are measured with the threads that a cell has: where others share the cores, threads that wait for each other
+    are ten times as slow as one.
     """
 
-    def __init__(self, path: Path | None, device: str | None = None, report_only: bool = False) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path | None, device: str | None = None, report_only: bool = False, threads: int | None = None
+    ) -> None:
+        self.path, self.threads = path, threads or torch.get_num_threads()
         saved: dict[str, Any] = {}
         if path is not None and path.is_file():
             saved = dict(read_json(path, MachineFacts, "Remove it: the machine is then measured again."))
@@ -221,11 +227,12 @@ class Machine:
     def tokens_per_second(self, recipe: Recipe, corpus: Corpus | None) -> float:
         """Measure tokens per second in a short trial; on synthetic text where there is no corpus yet."""
         shape = recipe.with_settings({"train.steps": 1_000, "train.seed": 0})
-        key = hash_json([shape.dump(), corpus is None, torch.get_num_threads()])
+        key = hash_json([shape.dump(), corpus is None, self.threads])
         if key not in self.speeds:
             text = corpus or make_placeholder_corpus(recipe)
             device = resolve_device(recipe.train.device)
-            self.speeds[key] = measure_speed(shape, text, device, seconds=TRIAL_SECONDS).tokens_per_second
+            with _limited_threads(self.threads):
+                self.speeds[key] = measure_speed(shape, text, device, seconds=TRIAL_SECONDS).tokens_per_second
             self.save()
         return self.speeds[key]
 
@@ -236,6 +243,17 @@ class Machine:
                 device=self.device, precision=self.precision, torch=self.torch_version, speeds=self.speeds
             )
             checkpoint.write_text(self.path, json.dumps(facts, indent=1))
+
+
+@contextlib.contextmanager
+def _limited_threads(count: int) -> Iterator[None]:
+    """Compute with so many threads, as a worker process does."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def make_placeholder_corpus(recipe: Recipe) -> Corpus:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +16,7 @@ from typing import Annotated
 from pydantic import Field
 from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
+from etude.cores import count_cores
 from etude.settings import read_json
 from etude.stages import report_stage
 from etude.study import planner
@@ -52,7 +52,7 @@ def run_demo(
 ) -> Report:
     """Run the cells that are not done and write the report."""
     refuse_other_files(folder)
-    workers = workers or min(4, os.cpu_count() or 1)
+    workers = workers or min(4, count_cores())
     study = Study.load(STUDY_FILE, changes={"text.language": language, "text.seed": seed})
     flops = calibrate_flops(study, folder, minutes, workers, on_progress)
     study = Study.load(STUDY_FILE, changes={"text.language": language, "text.seed": seed, "budget": {"flops": flops}})
@@ -75,7 +75,7 @@ def calibrate_flops(
     on_progress("Measuring this machine")
     report_stage("measuring this machine")
     folder.mkdir(parents=True, exist_ok=True)
-    plan = planner.make_plan(study, folder, device="cpu", on_progress=on_progress)
+    plan = planner.make_plan(study, folder, device="cpu", workers=workers, on_progress=on_progress)
     seconds = minutes * 60 * workers * SHARED_SPEED - workers * STARTUP_SECONDS
     seconds -= sum(cell.seconds for cell in plan.cells.values() if cell.kind not in PRETRAININGS)
     drafts = [row.draft for row in plan.rows if row.kind == "contender" and row.draft]

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from etude.cores import count_cores
 from etude.errors import UserError
 from etude.extras import require
 from etude.startup import interrupts_held_back
@@ -81,6 +82,12 @@ class SerialExecutor:
 
 
 # --- processes of this machine ----------------------------------------------------------------------
+
+
+def count_threads(workers: int) -> int:
+    """Return the threads of each of several processes: more of them than cores slow each other down."""
+    own = os.environ.get("OMP_NUM_THREADS", "")
+    return int(own) if own.isdecimal() and int(own) else max(1, count_cores() // workers)
 
 
 RECOVERY = 120.0  # seconds that a new process waits for those that lost the same GPU to end
@@ -179,9 +186,7 @@ class ProcessExecutor:
         return self.gpus[number % len(self.gpus)] if self.gpus else None
 
     def _start_worker(self, number: int) -> Worker:
-        threads = max(1, (os.cpu_count() or 1) // self.slots)
-        # split the cores unless the caller set a number of threads: more threads than cores slow each other down
-        environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
+        environment = {**os.environ, "OMP_NUM_THREADS": str(count_threads(self.slots))}
         gpu = self._choose_gpu(number)
         if gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = gpu

@@ -17,6 +17,7 @@ from etude.study.budget import (
     make_placeholder_corpus,
     stretch_schedule,
 )
+from etude.study.executors import count_threads
 from etude.study.plan import Draft, Plan, Row, format_budget
 from etude.study.plan_cells import list_cells
 from etude.study.sections import FROZEN, MAJORITY, Localized
@@ -31,6 +32,7 @@ def make_plan(
     folder: Path,
     *,
     device: str | None = None,
+    workers: int | None = None,
     dry: bool = False,
     keep: bool = False,
     report_only: bool = False,
@@ -39,11 +41,12 @@ def make_plan(
 ) -> Plan:
     """Plan the whole grid. Prepares the corpora first; a dry run estimates those that do not exist.
 
+    workers: The processes that will share the cores of this machine; None if this one runs the cells.
     report_only: No cell will run, so the plan is that of the machine whose cells lie in the folder.
     any_version: Cells that another version of the code or of torch has done, with the same settings, text and data, are
         done.
     """
-    machine = Machine(folder / "machine.json", device, report_only)
+    machine = Machine(folder / "machine.json", device, report_only, count_threads(workers) if workers else None)
     if not dry:
         machine.save()
     plan = Plan(study, folder, machine, TextSource(study.text, folder), keep, dry)

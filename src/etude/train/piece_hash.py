@@ -12,6 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
+from etude.cores import count_cores
+
 PIECE_BYTES = 8 << 20
 MAX_THREADS = 8  # beyond it, memory and not the cores is what waits
 
@@ -49,7 +51,7 @@ def _hash_piece(path: Path, offset: int) -> bytes:
 
 @cache
 def _threads_of(_process: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), thread_name_prefix="etude-hash")
+    return ThreadPoolExecutor(min(MAX_THREADS, count_cores()), thread_name_prefix="etude-hash")
 
 
 def _threads() -> ThreadPoolExecutor:

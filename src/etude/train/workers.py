@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from etude.cores import count_cores
 from etude.errors import UserError
 from etude.train import malloc
 
@@ -43,8 +44,7 @@ T = TypeVar("T")
 
 def default_workers(ranks: int = 1) -> int:
     """Return the worker processes of one GPU where `ranks` share this machine; two cores are left for the GPU's own."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(MAX_WORKERS, max(1, cores // ranks - 2))
+    return min(MAX_WORKERS, max(1, count_cores() // ranks - 2))
 
 
 class ProcessPool(Generic[T]):

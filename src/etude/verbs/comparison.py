@@ -172,6 +172,7 @@ def plan_study(
     text: Sequence[str] | None = None,
     data: str | Path | None = None,
     device: str | None = None,
+    workers: int | None = None,
     cell: str | None = None,
     import_cells: Sequence[str] | None = None,
     any_version: bool = False,
@@ -189,6 +190,7 @@ def plan_study(
         text: Text in place of the study's: a file, or a prepared corpus; may be given several times for files.
         data: The folder that paths of the tasks' files are relative to, in place of the study's.
         device: Where to compute: cpu, cuda or cuda:N; a GPU where there is one, unless given.
+        workers: Number of processes that will share this machine; speeds are measured with the threads of one.
         cell: Only this cell (one pre-training or one transfer), by the first letters of its key.
         import_cells: Cells from elsewhere count as cached; they are not written either.
         any_version: Also use cells that another version of the code or of torch has computed.
@@ -214,6 +216,7 @@ def plan_study(
             loaded,
             folder,
             device=device,
+            workers=workers,
             dry=True,
             any_version=any_version,
         )

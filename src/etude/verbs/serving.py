@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etude.cores import count_cores
 from etude.errors import UserError
 from etude.extras import require
 from etude.stages import report_stage
@@ -121,7 +122,7 @@ def _share_cores(workers: int | None) -> int:
 
     By the environment, because BLAS libraries read nothing else; OMP_NUM_THREADS of the user stays as it is.
     """
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    cores = count_cores()
     passes = min(cores, MOST_WORKERS) if workers is None else workers
     if "torch" not in sys.modules:
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // passes)))

@@ -24,7 +24,6 @@ from __future__ import annotations
 import importlib.util
 import logging
 import math
-import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +37,7 @@ from torch import Tensor
 
 from etude import chance as draw
 from etude.chance import Chance
+from etude.cores import count_cores
 from etude.errors import UserError
 from etude.models.base import Model, require
 from etude.models.static import Static
@@ -350,7 +350,7 @@ class Windows(PretrainingObjective[Static, Row, WindowBatch]):
         return sum(self.pool.map(work, _spans(batch.starts, threads * CHUNKS)))
 
     def _threads(self, loops: Any) -> int:
-        threads = self.settings.threads or os.cpu_count() or 1
+        threads = self.settings.threads or count_cores()
         return threads if loops.PARALLEL else 1
 
 

@@ -8,7 +8,6 @@ same call continues an interrupted one; an error in the input leaves nothing beh
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Literal
 
 import numpy as np
 
+from etude.cores import count_cores
 from etude.errors import UserError, suggest_name
 from etude.text.checked_files import load_array, write_atomically
 from etude.text.corpus.corpus import Corpus
@@ -172,7 +172,7 @@ def prepare(
     disk_bytes = sum(file.size for source in source_list for file in source.files)
     if workers is None:
         is_small = disk_bytes < MIN_BYTES_FOR_WORKERS and all(f.format != "hub" for s in source_list for f in s.files)
-        workers = 0 if is_small else os.cpu_count() or 1
+        workers = 0 if is_small else count_cores()
     preparation = _Preparation(source_list, read_settings, where, seed, progress or (lambda _: None), disk_bytes)
     work_folder = WorkFolder(Path(out), settings) if remote is None else RemoteWorkFolder(remote, settings)
     if work_folder.finish():
