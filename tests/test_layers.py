@@ -17,7 +17,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "etude"
 # One rank a package, lowest first: a package uses itself and what stands before it.
 # fmt: off
 ORDER = [
-    "cores", "startup", "errors", "settings", "chance", "kinds", "extras", "stages", "notebook",
+    "cores", "startup", "errors", "plain_yaml", "settings", "chance", "kinds", "extras", "stages", "notebook",
     "text", "graph", "world", "nn", "models", "objectives", "tasks",
     "train", "recipes", "runs", "baselines", "hub", "inference", "view", "pretraining", "transfer", "study", "pick",
     "serve", "verbs",

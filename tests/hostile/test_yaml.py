@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from etude.errors import UserError
-from etude.recipes.document import MAX_DEPTH, parse
+from etude.plain_yaml import MAX_DEPTH
+from etude.recipes.document import parse
 from etude.runs.task_plan import Plan
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "etude"

@@ -31,6 +31,7 @@ import numpy as np
 from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
 from etude.errors import UserError, explain_write_failure, quote_path
+from etude.plain_yaml import read_yaml
 from etude.settings import read_json
 from etude.text.run_checksums import verify_checksums
 
@@ -184,11 +185,9 @@ def _read_run(run: Path) -> EntityTable:
 
 def _read_score(recipe: Path) -> str | None:
     """Return the score in a run's recipe; None where it has none."""
-    import yaml
-
     try:
-        content = yaml.safe_load(recipe.read_text("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as problem:
+        content, _ = read_yaml(recipe.read_text("utf-8"), str(recipe))
+    except UnicodeDecodeError as problem:
         raise UserError(f"{recipe} is damaged: {problem}. Copy the run again, or train a new one.") from None
     model = content.get("model") if isinstance(content, dict) else None
     score = model.get("score") if isinstance(model, dict) else None

@@ -33,7 +33,8 @@ from pydantic import BaseModel, ValidationError
 
 from etude.errors import UserError, suggest_name
 from etude.kinds import find_kind, list_kinds
-from etude.recipes.document import Document, Overrides, Path, Writer, find_recipe, parse, parse_overrides, read_recipe
+from etude.plain_yaml import Path, Writer
+from etude.recipes.document import Document, Overrides, find_recipe, parse, parse_overrides, read_recipe
 from etude.recipes.finetuning import FinetuningDefaults
 from etude.settings import ReadsEntities, ReadsGraph, Strict
 from etude.text.tokenizer import training

@@ -25,8 +25,9 @@ from etude.kinds import find_kind, list_kinds
 from etude.models import transfer as model_transfer
 from etude.models.base import Model
 from etude.models.transfer_settings import TransferSettings
+from etude.plain_yaml import Writer
 from etude.recipes.datasets import DATASETS
-from etude.recipes.document import Overrides, Writer, parse_file, parse_overrides
+from etude.recipes.document import Overrides, parse_file, parse_overrides
 from etude.recipes.schema import Recipe, validate_settings
 from etude.settings import check_values
 from etude.tasks.base import Task, TaskKind

@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 from etude.errors import UserError
 from etude.inference.likelihood import Rule
 from etude.inference.model import load as load_model
-from etude.recipes.document import Writer
+from etude.plain_yaml import Writer
 from etude.runs.task_plan import task_module
 from etude.settings import Strict
 from etude.tasks.base import Scoring

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import yaml
 
 from etude.errors import UserError
-from etude.recipes.document import Writer
+from etude.plain_yaml import Writer
 from etude.study import planner, results
 from etude.study.cell_archive import import_cells
 from etude.study.cells import PRETRAININGS, Cell, CellStore
