@@ -35,7 +35,8 @@ def windows(tokens: int, room: int, stride: int, answer: int) -> Windows:
             f"The question leaves room for {max(0, room)} tokens of the text in a sequence: set a larger task.length, "
             "or a smaller task.question."
         )
-    answer = min(answer, max(1, room // 4))
+    if tokens > room:  # else one window holds every answer
+        answer = min(answer, max(1, room // 4))
     stride = max(1, min(stride, room - 2 * answer - 2 - math.ceil(0.02 * room)))
     starts = [0]
     while starts[-1] + room < tokens:
