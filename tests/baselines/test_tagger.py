@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import typing
+import unicodedata
 from collections.abc import Callable
 from itertools import pairwise, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import sparse
 
 from etude.baselines import chain, tag_features
@@ -17,7 +22,7 @@ from etude.errors import UserError
 from etude.inference.baseline_model import BaselineModel
 from etude.tasks import tag
 from etude.tasks.data.examples import Examples
-from etude.tasks.tag.encodings import first_breach
+from etude.tasks.tag.encodings import Scheme, Span, encode, first_breach
 from etude.tasks.tag.sentences import TaggedSentence
 from tests.baselines.test_export import run_standalone
 
@@ -171,8 +176,29 @@ def test_plain_lines_are_read_alike_with_and_without_etude(
         assert answer["tokens"] == list(line)
     else:
         assert "," in answer["tokens"] and "Laketon" in answer["tokens"]
+        assert [line[start:stop] for start, stop in answer["offsets"]] == answer["tokens"]
     assert text in [entity["text"] for entity in answer["entities"]]
-    assert run_standalone(opened.export(tmp_path / "out"), [line]) == [answer]
+    jamo = unicodedata.normalize("NFD", line)
+    (apart,) = opened.predict([jamo])
+    assert "".join(apart["tokens"]) == jamo or examples is sentences
+    assert [unicodedata.normalize("NFC", each["text"]) for each in apart["entities"]] == [
+        each["text"] for each in answer["entities"]
+    ]
+    assert run_standalone(opened.export(tmp_path / "out"), [line, jamo]) == [answer, apart]
+
+
+@given(
+    st.sampled_from(typing.get_args(Scheme)), st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 3))), st.data()
+)
+def test_parts_of_a_letter_stay_in_its_chunk(scheme: Scheme, chunks: list[tuple[str, int]], data: Any) -> None:
+    ends = np.cumsum([0, *(length for _, length in chunks)])
+    spans = [Span(kind, int(start), int(stop)) for (kind, _), (start, stop) in zip(chunks, pairwise(ends), strict=True)]
+    sizes = data.draw(st.lists(st.integers(1, 3), min_size=int(ends[-1]), max_size=int(ends[-1])))
+    bounds = np.cumsum([0, *sizes])
+    owners = np.repeat(np.arange(len(sizes)), sizes).tolist()
+    spread = tag_features.spread_tags(encode(spans, len(sizes), scheme), owners)
+    expected = [Span(kind, int(bounds[start]), int(bounds[stop])) for kind, start, stop in spans]
+    assert spread == encode(expected, len(owners), scheme)
 
 
 def test_characters_are_tagged_with_their_spaces() -> None:

@@ -18,6 +18,35 @@ EDGE = "\t"  # beyond the ends of a sentence; no word holds a tab
 AFFIX = 4  # characters of a prefix or suffix at most
 
 
+def compose(characters: Sequence[str]) -> tuple[list[str], list[int]]:
+    """The characters as NFC has them, and which of these each given one is part of: three jamo are one syllable."""
+    composed: list[str] = []
+    owners = []
+    for character in characters:
+        joined = unicodedata.normalize("NFC", composed[-1] + character) if composed else ""
+        if len(joined) == 1:
+            composed[-1] = joined
+        else:
+            composed.append(character)
+        owners.append(len(composed) - 1)
+    return composed, owners
+
+
+def spread_tags(tags: Sequence[str], owners: Sequence[int]) -> list[str]:
+    """Tags of composed characters as tags of the given ones; the parts of one are in one chunk, in any scheme."""
+    spread = []
+    for place, owner in enumerate(owners):
+        prefix, rest = tags[owner][0], tags[owner][1:]
+        first = not place or owners[place - 1] != owner
+        last = place + 1 == len(owners) or owners[place + 1] != owner
+        if prefix == "S" and not (first and last):
+            prefix = "B" if first else "E" if last else "I"
+        elif (prefix == "B" and not first) or (prefix == "E" and not last):
+            prefix = "I"
+        spread.append(prefix + rest)
+    return spread
+
+
 Clusters = Mapping[str, Sequence[int]]  # of words in lower case, one number a grain
 
 

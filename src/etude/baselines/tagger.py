@@ -19,14 +19,21 @@ from etude.baselines import tag_features
 from etude.baselines.base import Baseline, BaselineTask, take_arrays
 from etude.baselines.chain import Chain, Sequences, choose_chain
 from etude.baselines.linear_baseline import WordVectors
-from etude.baselines.tag_features import best_tags, emissions, sentence_features, tag_probabilities
+from etude.baselines.tag_features import (
+    best_tags,
+    compose,
+    emissions,
+    sentence_features,
+    spread_tags,
+    tag_probabilities,
+)
 from etude.baselines.word_clusters import GRAINS
 from etude.errors import UserError, suggest_name
 from etude.tasks.base import Answer
 from etude.tasks.data.examples import Examples
 from etude.tasks.tag.encodings import allowed, convert, spans
 from etude.tasks.tag.sentences import TaggedSentence
-from etude.tasks.tag.text_words import split_text
+from etude.tasks.tag.text_words import add_offsets, split_text
 
 RARE = 2000  # from so many sentences on, a feature that occurs once is left out
 FORBIDDEN = -1e4  # the score of what the scheme forbids
@@ -38,8 +45,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from tag_features import best_tags, emissions, sentence_features, tag_probabilities
-from text_words import split_text
+from tag_features import best_tags, compose, emissions, sentence_features, spread_tags, tag_probabilities
+from text_words import add_offsets, split_text
 
 FOLDER = Path(__file__).resolve().parent
 MODEL = json.loads((FOLDER / "model.json").read_text(encoding="utf-8"))
@@ -51,17 +58,21 @@ CLUSTERS = dict(zip(WORDS, WEIGHTS["clusters"].tolist())) if WORDS else None
 
 
 def predict(line):
-    """A tag for each word, its probability, and the entities where tags write chunks."""
+    """A tag for each word, its probability, where it stands, and the entities where tags write chunks."""
     words = list(line) if FACTS["characters"] else [word.word for word in split_text(line)]
     if not words:  # an empty line
         return {"tokens": [], "tags": [], "scores": [], **({"entities": []} if FACTS["scheme"] else {})}
-    scores = emissions(sentence_features(words, FACTS["characters"], CLUSTERS), COLUMNS, WEIGHTS["weight"])
+    units, owners = compose(words) if FACTS["characters"] and FACTS["scheme"] else (words, range(len(words)))
+    scores = emissions(sentence_features(units, FACTS["characters"], CLUSTERS), COLUMNS, WEIGHTS["weight"])
     chain = [WEIGHTS[name] for name in ("start", "transitions", "end")]
     numbers = best_tags(scores, *chain)
     probs = [round(prob, 6) for prob in tag_probabilities(scores, *chain, numbers)]
-    answer = {"tokens": words, "tags": [FACTS["labels"][number] for number in numbers], "scores": probs}
+    tags = spread_tags([FACTS["labels"][number] for number in numbers], owners)
+    answer = {"tokens": words, "tags": tags, "scores": [probs[owner] for owner in owners]}
     if FACTS["scheme"]:
-        answer["entities"] = entities(words, answer["tags"])
+        answer["entities"] = entities(words, tags)
+    if not FACTS["characters"]:
+        add_offsets(answer, line)
     return answer
 
 
@@ -147,20 +158,24 @@ class TagBaseline(Baseline[TaggedSentence]):
         answers = []
         for item in examples:
             words = _units(self.task, item)
-            features = sentence_features(words, facts["characters"], self._clusters)
+            by_character = facts["characters"] and scheme is not None
+            units, owners = compose(words) if by_character else (words, range(len(words)))
+            features = sentence_features(units, facts["characters"], self._clusters)
             scores = emissions(features, self._columns, self.chain.weight)
             numbers = best_tags(scores, *layers)
-            tags = [labels[number] for number in numbers]
+            tags = spread_tags([labels[number] for number in numbers], owners)
             if scheme is not None and encoding != scheme:
                 tags = convert(tags, scheme)
             probs = [round(prob, 6) for prob in tag_probabilities(scores, *layers, numbers)]
-            answer: Answer = {"tokens": words, "tags": tags, "scores": probs}
+            answer: Answer = {"tokens": words, "tags": tags, "scores": [probs[owner] for owner in owners]}
             if scheme is not None:
                 between = "" if facts["characters"] else " "
                 answer["entities"] = [
                     {"type": kind, "start": start, "end": stop, "text": between.join(words[start:stop])}
                     for kind, start, stop in spans(tags)
                 ]
+            if item.text is not None and not facts["characters"]:
+                add_offsets(answer, item.text)
             answers.append(answer)
         return answers
 

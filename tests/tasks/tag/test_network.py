@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import unicodedata
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +187,9 @@ def test_it_learns_by_heart_and_answers_alone_as_together(
         alone = task.predict(model, Examples([data.items[number]], "one", ["one:1"]))[0]
         assert alone["tags"] == together[number]["tags"]
         np.testing.assert_allclose(alone["scores"], together[number]["scores"], atol=1e-5)
+    jamo = [replace(item, words=[unicodedata.normalize("NFD", word) for word in item.words]) for item in data]
+    for apart, composed in zip(task.predict(model, replace(data, items=jamo)), together, strict=True):
+        np.testing.assert_allclose(apart["scores"], composed["scores"], atol=1e-5)
     again = build(task.settings, model, model.attach_tokenizer(tokenizer), json.loads(json.dumps(task.facts())))
     again.load_state_dict(task.state_dict())
     assert [one["tags"] for one in again.predict(model, data)] == [one["tags"] for one in together]
@@ -218,6 +223,8 @@ def test_values_of_features(tmp_path: Path) -> None:
     assert again == tables and again.values(words).tolist() == tables.values(words).tolist()
     longer = tables.with_words(["york", "seoul", "two words"])
     assert longer.words == [*tables.words, "seoul"]
+    file.write_text(unicodedata.normalize("NFD", "LOC 서울"), encoding="utf-8")
+    assert read_gazetteer(file) == {"LOC": ["서울"]}, "as words are read"
 
 
 def test_gazetteers_that_cannot_be_read(tmp_path: Path) -> None:

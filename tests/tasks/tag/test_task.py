@@ -465,12 +465,12 @@ def test_entities_of_types_that_were_never_learnt_are_reported(caplog: pytest.Lo
 
 
 def test_answers_to_plain_text_say_where_words_stand_in_it() -> None:
-    from etude.tasks.tag.task import _add_offsets
+    from etude.tasks.tag.text_words import add_offsets, split_text
 
     text = "She left Harbour Road, Conrad's mill."
-    words = [word.word for word in tag.split_text(text)]
+    words = [word.word for word in split_text(text)]
     answer: dict[str, Any] = {"tokens": words, "entities": [{"type": "LOC", "start": 2, "end": 4, "text": "x"}]}
-    _add_offsets(answer, text)
+    add_offsets(answer, text)
     assert [text[start:stop] for start, stop in answer["offsets"]] == words
     entity = answer["entities"][0]
     assert entity["text"] == "Harbour Road" == text[entity["char_start"] : entity["char_end"]]

@@ -112,7 +112,8 @@ function showTags(answer, types) {
 }
 
 function showSpan(answer, input, run) {
-  const context = input[run.roles.context] ?? "", best = answer.nbest[0];
+  // places are those of the composed text (NFC), which the model read
+  const context = (input[run.roles.context] ?? "").normalize("NFC"), best = answer.nbest[0];
   const quote = h("p", {class: "quote"});
   const place = (text, start) => {
     // places count code points, and JavaScript's strings do not

@@ -18,12 +18,18 @@ from etude.tasks.tag.rows import NetworkInputs, TagBatch
 from etude.tasks.tag.sentences import TaggedSentence
 from etude.tasks.tag.word_features import Tables
 from etude.tasks.tag.word_pieces import FramedSentence, Pieces
+from etude.text.tokenizer.normalization import normalize_nfc
 
 
 def learn(settings: Settings, examples: Sequence[TaggedSentence]) -> dict[str, Any]:
     """The words and features that the training examples know, JSON-ready."""
-    words = ["".join(item.words).split() if item.characters else item.words for item in examples]
+    words = [_normalise("".join(item.words).split() if item.characters else item.words) for item in examples]
     return Tables.learn(settings.features, words, settings.words > 0).facts()
+
+
+def _normalise(words: Sequence[str]) -> list[str]:
+    """Words as the tokenizer of the pre-trained model reads them: Hangul may come as jamo."""
+    return [normalize_nfc(word) for word in words]
 
 
 class WordNetwork(nn.Module):
@@ -42,7 +48,7 @@ class WordNetwork(nn.Module):
         for word, owner in zip(words, pieces.owners, strict=True):
             if owner >= 0:
                 units[owner] += word
-        units = units[: len(framed.units)]
+        units = _normalise(units[: len(framed.units)])
         return NetworkInputs(units, self.tables.numbers(units), self.tables.values(units))
 
     def fill(self, batch: TagBatch, inputs: Sequence[NetworkInputs]) -> None:

@@ -42,7 +42,7 @@ from etude.tasks.tag.network_inputs import WordNetwork
 from etude.tasks.tag.rows import TagBatch, TagRow, TagRows
 from etude.tasks.tag.scores import ScoreName, TagScoring, majority
 from etude.tasks.tag.sentences import COLUMNS, INPUTS, TaggedSentence, check_shape, parse, read, strata
-from etude.tasks.tag.text_words import split_text
+from etude.tasks.tag.text_words import add_offsets
 from etude.tasks.tag.word_pieces import (
     PieceChoice,
     Pieces,
@@ -132,15 +132,6 @@ def _scheme(examples: Examples[TaggedSentence], settings: Settings) -> Scheme | 
 
 
 # --- the task ---------------------------------------------------------------------------------------
-
-
-def _add_offsets(answer: Answer, text: str) -> None:
-    """Say where words and entities stand in the text they were read from; an entity's text is as it stands there."""
-    words = split_text(text)
-    answer["offsets"] = [[word.start, word.stop] for word in words]
-    for entity in answer.get("entities", ()):
-        first, last = words[entity["start"]], words[entity["end"] - 1]
-        entity |= {"char_start": first.start, "char_end": last.stop, "text": text[first.start : last.stop]}
 
 
 class Tagger(LinearTask[TaggedSentence, TagRow, TagBatch]):
@@ -321,7 +312,7 @@ class Tagger(LinearTask[TaggedSentence, TagRow, TagBatch]):
                     for kind, start, stop in spans(tags)
                 ]
             if item.text is not None and not self.characters:
-                _add_offsets(answer, item.text)
+                add_offsets(answer, item.text)
             answers.append(answer)
         return answers
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ABBREVIATIONS = re.compile(
     r"(?i)(?:mr|mrs|ms|dr|prof|st|jr|sr|vs|etc|no|inc|ltd|co|corp|gen|gov|sen|rep|lt|col|sgt|capt|rev|hon|fig|al|dept|"
@@ -37,6 +37,15 @@ class TextWord(NamedTuple):
 def split_text(text: str) -> list[TextWord]:
     """Return the words of a text in order."""
     return [TextWord(text[start:stop], start, stop) for start, stop in _word_spans(text)]
+
+
+def add_offsets(answer: dict[str, Any], text: str) -> None:
+    """Say where words and entities stand in the text they were read from; an entity's text is as it stands there."""
+    words = split_text(text)
+    answer["offsets"] = [[word.start, word.stop] for word in words]
+    for entity in answer.get("entities", ()):
+        first, last = words[entity["start"]], words[entity["end"] - 1]
+        entity |= {"char_start": first.start, "char_end": last.stop, "text": text[first.start : last.stop]}
 
 
 def _word_spans(text: str) -> Iterator[tuple[int, int]]:

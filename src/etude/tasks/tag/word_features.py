@@ -21,6 +21,7 @@ from pydantic import Field
 
 from etude.errors import UserError
 from etude.settings import Strict
+from etude.text.tokenizer.normalization import normalize_nfc
 
 CAPITALS = ("none", "first", "all", "some", "no letter")
 UNKNOWN = 0  # of words and suffixes
@@ -143,7 +144,7 @@ def capitals(word: str) -> int:
 def read_gazetteer(path: Path) -> dict[str, list[str]]:
     """Names in lower case, by kind."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()  # as spreadsheets write it
+        lines = normalize_nfc(path.read_text(encoding="utf-8-sig")).splitlines()  # as spreadsheets write it
     except FileNotFoundError:
         raise UserError(f"There is no gazetteer {path}.") from None
     except OSError as problem:
