@@ -34,6 +34,7 @@ from etude.tasks.base import Task, TaskKind
 from etude.tasks.distilled_task import TaskDistillSettings
 from etude.tasks.pooled_head import Settings as PooledSettings
 from etude.tasks.tag.network import HasNetwork
+from etude.tasks.tag.task import Settings as TagSettings
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import peak
 from etude.train.checkpoint import hash_file
@@ -259,7 +260,7 @@ def _resolve_settings(
     if auxiliary and "language_model" in task_settings.model_fields and not transfer.frozen and not values["distill"]:
         values["task"].setdefault("language_model", auxiliary)
     task = validate_settings(task_settings, values["task"], document, "task")
-    if isinstance(task, PooledSettings):
+    if isinstance(task, PooledSettings | TagSettings):
         task.refuse_unused()
     if isinstance(task, HasNetwork) and task.network is not None:
         task.network.refuse_unused()

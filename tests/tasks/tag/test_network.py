@@ -135,7 +135,32 @@ def test_settings_of_a_mix_without_one_are_refused_where_a_transfer_starts() -> 
             with pytest.raises(UserError, match=f"task.network.{name}={value} is of a mix"):
                 check_settings("tag", {f"task.network.{name}": value, **others})
         check_settings("tag", {f"task.network.{name}": value, "task.network.mix": True})
-    NetworkSettings(mix_norm="token", mix_penalty=0.5)  # a run that was trained with them opens
+
+
+WINDOW = {"network.kind": "window"}
+STATELESS = {"network.characters": LETTERS, "network.states": []}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "unfit", "fit"),
+    [
+        ("network.window", 7, {}, WINDOW), ("network.hidden", 9, {}, WINDOW),
+        ("network.cells", 9, WINDOW, {}), ("network.layers", 3, WINDOW, {}),
+        ("network.known", 9, {}, {"network.words": 4, "network.vectors": "runs/vectors"}),
+        ("network.singletons", 0.1, {}, {"network.words": 4}), ("network.state_dropout", 0.5, STATELESS, {}),
+        ("cells", 9, {}, {"head": "bilstm"}), ("lstm_layers", 2, {"head": "crf"}, {"head": "bilstm_crf"}),
+        ("projection", 9, {"head": "bilstm_crf"}, {"head": "projection_bilstm_crf"}),
+    ],
+)  # fmt: skip
+def test_settings_without_effect_are_refused_where_a_transfer_starts(
+    setting: str, value: Any, unfit: dict[str, Any], fit: dict[str, Any]
+) -> None:
+    def check(others: dict[str, Any]) -> None:
+        check_settings("tag", {f"task.{name}": each for name, each in {**others, setting: value}.items()})
+
+    check(fit)
+    with pytest.raises(UserError, match=f"task.{setting}={value} is of .* or drop task.{setting}"):
+        check(unfit)
 
 
 def test_a_supervised_network_never_asks_the_model(tokenizer: Tokenizer) -> None:

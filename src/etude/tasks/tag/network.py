@@ -89,12 +89,22 @@ class Settings(Strict):
 
     def refuse_unused(self) -> None:
         """Raise UserError for a setting without effect; where a transfer starts, not where an older run is opened."""
-        for name, value, default in (("mix_norm", self.mix_norm, "none"), ("mix_penalty", self.mix_penalty, 0.0)):
-            if value != default and not (self.mix and self.states):
-                raise UserError(
-                    f"task.network.{name}={value} is of a mix of layers, and this network has none: set "
-                    f"task.network.mix=true (and task.network.states), or drop task.network.{name}."
-                )
+        is_mixed = bool(self.mix and self.states)
+        mix = "a mix of layers, and this network has none: set task.network.mix=true (and task.network.states)"
+        window = "a window network, and this one is recurrent: set task.network.kind=window"
+        recurrent = "a recurrent network, and this one sees windows: set task.network.kind=rnn"
+        used = {
+            "mix_norm": (is_mixed, mix), "mix_penalty": (is_mixed, mix),
+            "window": (self.kind == "window", window), "hidden": (self.kind == "window", window),
+            "cells": (self.kind == "rnn", recurrent), "layers": (self.kind == "rnn", recurrent),
+            "known": (self.vectors is not None, "word vectors to start from: name a run with task.network.vectors"),
+            "singletons": (self.words > 0, "the network's own word vectors: set task.network.words"),
+            "state_dropout": (bool(self.states), "pre-trained states, and none are read: set task.network.states"),
+        }  # fmt: skip
+        for name, (is_used, remedy) in used.items():
+            value = getattr(self, name)
+            if not is_used and value != type(self).model_fields[name].default:
+                raise UserError(f"task.network.{name}={value} is of {remedy}, or drop task.network.{name}.")
 
 
 @runtime_checkable

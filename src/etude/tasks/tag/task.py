@@ -97,6 +97,17 @@ class Settings(Strict):
         default=None, description="the score that chooses the best checkpoint; the official one of the tags if None"
     )
 
+    def refuse_unused(self) -> None:
+        """Raise UserError for a setting without effect; where a transfer starts, not where an older run is opened."""
+        needed = {"cells": "bilstm", "lstm_layers": "bilstm", "projection": "projection_bilstm_crf"}
+        for name, head in needed.items():
+            value = getattr(self, name)
+            if head not in self.head and value != type(self).model_fields[name].default:
+                raise UserError(
+                    f"task.{name}={value} is of task.head={head}, and task.head={self.head} has none: set it, or "
+                    f"drop task.{name}."
+                )
+
 
 # --- facts ------------------------------------------------------------------------------------------
 
