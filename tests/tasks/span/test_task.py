@@ -252,6 +252,8 @@ def test_answers_must_be_where_they_say() -> None:
     ):
         with pytest.raises(UserError, match=message):
             parse(good | bad, {}, "f:1")
+    with pytest.raises(UserError, match=r"f:1: there is no column 'answers'.* -c answers=reply"):
+        parse({("reply" if name == "answers" else name): value for name, value in good.items()}, {}, "f:1")
     jamo = "\u1112\u1161\u11ab\u1100\u1173\u11af Mina"  # decomposed Hangul before the answer
     moved = parse(good | {"context": jamo, "answers": [{"text": "Mina", "answer_start": 7}]}, {}, "f:1")
     assert moved.context == "한글 Mina" and moved.answers == (("Mina", 3),)

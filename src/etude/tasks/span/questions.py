@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etude.errors import UserError
-from etude.tasks.data.examples import Record, column_of, short, text_of, whole_text
+from etude.tasks.data.examples import Record, column_of, short, text_of, value_of, whole_text
 from etude.tasks.prompt_form import WritePrompt
 from etude.text.tokenizer.tokenizer import Tokenizer
 
@@ -51,7 +51,7 @@ def _name_of(value: Any, where: str) -> str:
 
 
 def _answers(record: Record, column: str, original: str, context: str, where: str) -> tuple[tuple[str, int], ...]:
-    value: Any = record.get(column)
+    value: Any = value_of(record, column, where)
     if isinstance(value, dict) and isinstance(value.get("text"), list):  # columns of lists, as some copies have it
         starts = value.get("answer_start")
         if not isinstance(starts, list) or len(starts) != len(value["text"]):  # else answers would be lost unseen
