@@ -468,6 +468,15 @@ def test_a_folder_is_read_behind_links_and_each_folder_once(tmp_path: Path) -> N
     (texts / "gone").symlink_to(tmp_path / "nowhere", target_is_directory=True)
     [source] = find_sources(texts)
     assert [str(Path(file.path).relative_to(texts)) for file in source.files] == ["a/inner/x.txt", "b/deep/x.txt"]
+    (texts / "lost.txt").symlink_to("nowhere.txt")
+    with pytest.raises(UserError, match=r"lost\.txt cannot be read: No such file .* It is a link to nowhere\.txt\."):
+        find_sources(texts)
+
+
+def test_a_pipe_is_told_from_what_is_not_there(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(UserError, match=r"pipe\.txt: neither a file nor a folder.*to a file first"):
+        find_sources(tmp_path / "pipe.txt")
 
 
 def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

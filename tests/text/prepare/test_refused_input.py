@@ -18,6 +18,7 @@ BAD: list[tuple[str, bytes | None, dict[str, Any], str]] = [
     ("a.txt", b"good\n\nb\xffd", {}, "byte 7 is invalid"),
     ("a.txt", b"\x7fELF\0\0", {}, "not text"),
     ("a.txt", b"bin\0ary", {}, "binary"),
+    ("a.txt", b"text", {"encoding": "utf-16", "errors": "replace"}, "is not utf-16: .*--encoding utf-16-le"),
     ("a.jsonl", b'{"text": "x"}\n{"body": "y"}\n', {}, "line 2"),
     ("a.jsonl", b'{"text": "x", "n": 1}\n', {"where": "n>5"}, "left out all 1"),
     ("a.jsonl", b'{"text": "x"}\n', {"where": "score>5"}, "no record has a field 'score'"),

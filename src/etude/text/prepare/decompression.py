@@ -144,6 +144,11 @@ class _Transcoder:
                     "encoding is named with --encoding; without the option it is UTF-8. Or go on with --errors "
                     "replace, which puts U+FFFD in its place."
                 ) from None
+            except UnicodeError as problem:  # UTF-16 and UTF-32 without the mark that says their byte order
+                raise UserError(
+                    f"{self.path} is not {self.encoding}: {problem}. Its encoding is named with --encoding, as in "
+                    "--encoding utf-16-le where there is no such mark; without the option it is UTF-8."
+                ) from None
             self.place += len(chunk)
             self.pending = text.encode("utf-8", "surrogatepass")
         piece, self.pending = self.pending[:size], self.pending[size:]

@@ -142,6 +142,8 @@ def _list_files(name: str) -> tuple[tuple[SourceFile, ...], tuple[str, ...]]:
     matches = sorted(match for match in glob.glob(name, recursive=True) if Path(match).is_file())  # noqa: PTH207
     if not matches:
         what = "no file matches the pattern" if glob.has_magic(name) else "no such file or folder"
+        if path.exists():
+            what = "neither a file nor a folder, and text is read twice. Write what comes from a pipe to a file first"
         raise UserError(f"{name}: {what}.")
     return tuple(describe_file(match) for match in matches), ()
 
@@ -172,7 +174,7 @@ def _walk_folder(path: Path) -> Iterator[Path]:
         for child in children:
             if child.is_dir():
                 (links if child.is_symlink() else waiting).append(folder / child.name)
-            elif child.is_file():
+            elif child.is_file() or (child.is_symlink() and _is_known(Path(child.name))):  # a link may lead nowhere
                 yield folder / child.name
 
 
@@ -244,7 +246,8 @@ def describe_file(name: str) -> SourceFile:
         with path.open("rb"):
             pass
     except OSError as problem:
-        raise UserError(f"{name} cannot be read: {problem.strerror or problem}.") from None
+        link = f" It is a link to {escape_path(str(path.readlink()))}." if path.is_symlink() else ""
+        raise UserError(f"{name} cannot be read: {problem.strerror or problem}.{link}") from None
     return SourceFile(name, *_parse_name(path), size)
 
 
