@@ -117,7 +117,7 @@ def test_what_a_death_behind_the_last_rename_left_is_removed(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tsv", "c"]
 
 
-@pytest.mark.parametrize("name", ["state.json", "scan.json", "counts-train-*.npy"])
+@pytest.mark.parametrize("name", ["state.json", "scan.json", "counts-train-*.npy", "streams-*.npy"])
 def test_what_is_damaged_while_nobody_works_is_refused_by_name(tmp_path: Path, small_blocks: None, name: str) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join(some_text(100, seed=1)))
     commits = []

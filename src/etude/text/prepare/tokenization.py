@@ -10,7 +10,7 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -200,17 +200,17 @@ class _EncodingState:
     def commit(self, report_counts: corpus_report.ReportCounts, text: int, documents: int) -> None:
         """Write the state; everything that it describes is on disk before it replaces the last one."""
         self.number += 1
-        for split, writer in self.writers.items():
-            np.save(self._counts_path(split, self.number), writer.counts, allow_pickle=False)
+        arrays = self._build_arrays()
+        for name, array in arrays.items():
+            np.save(self._array_path(name, self.number), array, allow_pickle=False)
         state = {
             "number": self.number, "text": text, "documents": documents, "sums": report_counts.as_dict(),
             "writers": {split: writer.commit() for split, writer in self.writers.items()},
-            "streams": [[stream.done, asdict(stream.position), stream.disk] for stream in self.streams],
-            "counts": {split: hash_file(self._counts_path(split, self.number)) for split in self.writers},
+            "arrays": {name: hash_file(self._array_path(name, self.number)) for name in arrays},
         }  # fmt: skip
         write_atomically(self.work.path(STATE), format_manifest(state))
-        for split in self.writers:
-            self._counts_path(split, self.number - 1).unlink(missing_ok=True)
+        for name in arrays:
+            self._array_path(name, self.number - 1).unlink(missing_ok=True)
         if self.work.upload is not None:
             self.work.upload.release()
 
@@ -224,18 +224,28 @@ class _EncodingState:
             return corpus_report.ReportCounts(), 0, 0
         state = parse_manifest(path, path.read_bytes(), START_AGAIN)
         self.number = state["number"]
+        arrays = {name: self._load_array(name, digest) for name, digest in state["arrays"].items()}
         for split, writer in self.writers.items():
-            counts = self._counts_path(split, self.number)
-            array = load_array(counts, START_AGAIN)
-            if hash_file(counts) != state["counts"][split]:
-                raise UserError(f"{counts} was altered. {START_AGAIN}")
-            writer.restore(state["writers"][split], array)
-        for stream, (done, position, disk) in zip(self.streams, state["streams"], strict=True):
-            stream.done, stream.position, stream.disk = done, Position(**position), disk
+            writer.restore(state["writers"][split], arrays[f"counts-{split}"])
+        for stream, (done, disk, *position) in zip(self.streams, arrays["streams"].tolist(), strict=True):
+            stream.done, stream.disk, stream.position = done, disk, Position(*position)
         return corpus_report.ReportCounts(**state["sums"]), state["text"], state["documents"]
 
-    def _counts_path(self, split: str, number: int) -> Path:
-        return self.work.path(f"counts-{split}-{number}.npy")
+    def _build_arrays(self) -> dict[str, np.ndarray]:
+        """The arrays of the state by name; a pattern that the shell expands is as many streams as files."""
+        streams = [(s.done, s.disk, s.position.file, s.position.offset, s.position.line) for s in self.streams]
+        counts = {f"counts-{split}": writer.counts for split, writer in self.writers.items()}
+        return {"streams": np.array(streams, np.int64), **counts}
+
+    def _load_array(self, name: str, digest: str) -> np.ndarray:
+        path = self._array_path(name, self.number)
+        array = load_array(path, START_AGAIN)
+        if hash_file(path) != digest:
+            raise UserError(f"{path} was altered. {START_AGAIN}")
+        return array
+
+    def _array_path(self, name: str, number: int) -> Path:
+        return self.work.path(f"{name}-{number}.npy")
 
 
 def _build_shard(split: str, arrays: Arrays) -> Shard:

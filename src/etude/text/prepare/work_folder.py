@@ -15,7 +15,7 @@ from etude.text.checked_files import MANIFEST, write_atomically, write_manifest
 from etude.text.corpus.split_writer import Upload
 
 START_AGAIN = "What was prepared so far is removed: run the same command again."  # where it is damaged
-WORK_FORMAT = 4  # of what an interrupted preparation leaves: that of another format is begun anew
+WORK_FORMAT = 5  # of what an interrupted preparation leaves: that of another format is begun anew
 SETTINGS, STATE, LOCK, CORPUS, LINKING = "settings.json", "state.json", "lock", "corpus", "linking"
 PUBLISHED = "published.json"  # the settings, once the corpus is complete and only has to be moved to its place
 REPLACED = "replaced"  # the corpus at whose place the new one goes
