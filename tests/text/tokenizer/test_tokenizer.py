@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 import unicodedata
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from tests.text.tokenizer.tokenizer_examples import (
     mixed,
     trained,
 )
+from tokenizers import Regex, pre_tokenizers
 
 from etude.errors import UserError
 from etude.text.tokenizer import training
@@ -138,6 +141,29 @@ def test_a_very_long_word_is_learnt_from_in_time(spec: str) -> None:
     start = time.process_time()
     assert len(list(training._cut_long_words([almost]))) == 3
     assert time.process_time() - start < 4  # it took 8 s to find no long word among the first
+
+
+@pytest.mark.parametrize("form", ["nfc", "nfkc"])
+@given(texts=st.lists(mixed))
+@settings(max_examples=40, deadline=None)
+def test_words_are_counted_as_if_each_text_were_split_whole(form: str, texts: list[str]) -> None:
+    splitter = pre_tokenizers.Split(Regex(training.WORD_PATTERN), "removed", invert=True)
+    normalizer = training._build_normalizer(training.parse_spec(f"word:9,lower,form={form}"))
+    texts = [*texts, "\x1cA b\u3000a\x1fb\x85\u00b4\u200bc 가\ufdfa", "a b a"]
+
+    def count(runs: Iterable[tuple[str, int]]) -> Counter[str]:
+        words = [(splitter.pre_tokenize_str(normalizer.normalize_str(run)), number) for run, number in runs]
+        return Counter(word for pairs, number in words for word, _ in pairs * number)
+
+    with patch.object(training, "MAX_RUNS", 2):
+        assert count(training._count_runs(texts)) == count((text, 1) for text in texts)
+
+
+def test_a_word_that_comes_often_is_split_once() -> None:
+    text = "The cat sat on the mat, and sat. " * 150_000
+    start = time.process_time()
+    assert Tokenizer.train("word:300", [text]).vocab == 15
+    assert time.process_time() - start < 1.5  # four seconds, where the text was split whole
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -35,6 +35,10 @@ PIECE_PATTERN = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+
 # A word for word-level models: letters and digits, joined by an inner apostrophe or, in numbers, by point or comma.
 WORD_PATTERN = r"\p{N}+(?:[.,]\p{N}+)+|[\p{L}\p{M}\p{N}_]+(?:['’][\p{L}\p{M}\p{N}_]+)*|[^\s\p{L}\p{M}\p{N}_]"
 
+# white space to Python and to no tokenizer (characters.py), and what is white space to both
+SEPARATOR, SPACE = re.compile(r"[\x1c-\x1f]"), re.compile(r"[^\S\x1c-\x1f]+")
+MAX_RUNS = 1 << 18  # counted at a time: some 30 MB
+
 LONGEST_WORD = 256  # characters of a word from which merges are learnt: no language has one that is as long
 CLAUSE_MARKS = ".,!?;:…。、，！？；："  # what ends a word of a script without spaces
 # each run from its start alone: from each of its places, time would grow with the square of its length
@@ -130,12 +134,27 @@ def _collect_alphabet(backend: Backend, texts: Iterable[str], spec: TokenizerSpe
     return sample, _rank_by_count(counts, len(counts), spec.min_count)
 
 
+def _count_runs(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Yield runs of characters without white space, which no word crosses, with how often each is there.
+
+    A run that many are there of is split into words once, or, to bound memory, once every MAX_RUNS different runs.
+    """
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(SPACE.split(text) if SEPARATOR.search(text) else text.split())
+        if len(counts) > MAX_RUNS:
+            yield from counts.items()
+            counts.clear()
+    yield from counts.items()
+
+
 def _train_word(spec: TokenizerSpec, backend: Backend, texts: Iterable[str]) -> Backend:
     assert spec.size is not None
     pre_tokenizer = pre_tokenizers.Split(Regex(WORD_PATTERN), "removed", invert=True)
     counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(word for word, _ in pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text)))
+    for run, count in _count_runs(texts):
+        for word, _ in pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(run)):
+            counts[word] += count
     for special in TRAINED_SPECIALS:
         counts.pop(special, None)
     words = [*TRAINED_SPECIALS, *_rank_by_count(counts, spec.size - len(TRAINED_SPECIALS), spec.min_count)]
