@@ -139,30 +139,31 @@ def test_the_kernels_compile_for_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize(("longest", "size"), [(128, 64), (128, 32), (128, 128), (64, 64), (40, 48), (20, 64)])
-def test_it_is_a_rotation_and_then_attention_on_a_gpu(causal: bool, dropout: float, longest: int, size: int) -> None:
+def test_it_is_a_rotation_and_then_attention_on_a_gpu(causal: bool, longest: int, size: int) -> None:
     """A product has its sums in one order either way, but how two products of a rotation are rounded is the compiler's:
-    few numbers may differ in the last bit of a rotated query, key or gradient."""
+    few numbers may differ in the last bit of a rotated query, key or gradient.
+
+    With dropout the kernels do not rotate.
+    """
     draw = np.random.default_rng(0)
     layout = make_layout([*draw.integers(0, longest + 1, 40).tolist(), longest, 1, 0]).to("cuda")
     batch = draw_batch(layout, 4, size, torch.bfloat16, "cuda")
-    fused, apart = (attend_rotated(batch[0], layout, *batch[1:], causal, dropout, fused) for fused in (True, False))
-    repeated = attend_rotated(batch[0], layout, *batch[1:], causal, dropout, True)
+    fused, apart = (attend_rotated(batch[0], layout, *batch[1:], causal, 0.0, fused) for fused in (True, False))
+    repeated = attend_rotated(batch[0], layout, *batch[1:], causal, 0.0, True)
     for left, repeat, right in zip(fused, repeated, apart, strict=True):
         assert torch.equal(left, repeat)
         assert float((left.double() - right).abs().max() / right.abs().max()) < 1e-2
         assert float((left != right).double().mean()) < 0.05
-    if dropout == 0:
-        wide = batch[0].detach().double().requires_grad_()
-        cosine, sine = (part.double() for part in batch[1])
-        query, key, value = wide.unbind(1)
+    wide = batch[0].detach().double().requires_grad_()
+    cosine, sine = (part.double() for part in batch[1])
+    query, key, value = wide.unbind(1)
 
-        def rotate(x: Tensor) -> Tensor:
-            first, second = x.chunk(2, dim=-1)
-            return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
+    def rotate(x: Tensor) -> Tensor:
+        first, second = x.chunk(2, dim=-1)
+        return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
 
-        out = attend(rotate(query), rotate(key), value, layout, causal=causal, path="reference")
-        exact = out.detach(), torch.autograd.grad(out, wide, batch[2].double())[0]
-        for left, right in zip(fused, exact, strict=True):
-            assert float((left.double() - right).abs().max() / right.abs().max()) < 1e-2
+    out = attend(rotate(query), rotate(key), value, layout, causal=causal, path="reference")
+    exact = out.detach(), torch.autograd.grad(out, wide, batch[2].double())[0]
+    for left, right in zip(fused, exact, strict=True):
+        assert float((left.double() - right).abs().max() / right.abs().max()) < 1e-2

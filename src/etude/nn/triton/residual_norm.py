@@ -43,6 +43,9 @@ class Launch(NamedTuple):
 # The fastest of those tried on an H200, for a width of 768; two backward programs for each of its multiprocessors
 WIDE = Launch(rows=4, warps=4, back_rows=2, back_warps=2, back_stages=4, programs=264)
 NARROW, NARROW_ELEMENTS = 512, 1024  # below this width, a program has so many elements at a time: 8 of each thread
+# Above this width, two warps do not have the registers for the sums of a backward program: compiled for Hopper, they
+# spill 0.6 KB of each thread at 1152 and 2.8 KB at 2048. With eight warps nothing is spilled.
+SPILLING, SPILLING_WARPS = 1024, 8
 
 # The rows under way of a backward program take 36 bytes of shared memory for each element of a width: a GPU has 99 KB
 # (GeForce, L4) to 227 KB (Hopper) for a program, and one that is given too few refuses the launch.
@@ -54,6 +57,8 @@ def choose_launch(width: int) -> Launch:
 
     benchmarks/residual_norm_launch.py compares them on a GPU.
     """
+    if width > SPILLING:
+        return WIDE._replace(back_warps=SPILLING_WARPS)
     if width >= NARROW:
         return WIDE
     rows = 1 << ((NARROW_ELEMENTS // width).bit_length() - 1)
