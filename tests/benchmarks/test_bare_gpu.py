@@ -100,6 +100,18 @@ def test_trials_are_those_of_the_file_that_is_named(machine: Path) -> None:
     assert 20 < float(options["--until"]) <= 27
 
 
+def test_pytest_reads_the_files_that_have_tests_for_a_gpu(machine: Path) -> None:
+    tests = machine / "work" / "tree" / "tests"
+    tests.mkdir()
+    (tests / "test_kernels.py").write_text("@pytest.mark.gpu\ndef test_it() -> None: ...\n")
+    (tests / "test_words.py").write_text("def test_it() -> None: ...\n")
+    done = run(machine, "tests", "folder", "work")
+    assert done.returncode == 0, done.stderr
+    called = wait_for_call(machine)
+    assert called[called.index("-m", 2) + 1] == "gpu" and called[-1] == "tests/test_kernels.py"
+    assert not any("test_words" in word for word in called)
+
+
 @pytest.mark.parametrize("command", [("study", "layer-mix"), ("twenty",), ("trials", "encoder-20min")])
 def test_nothing_begins_when_the_time_is_up(machine: Path, command: tuple[str, ...]) -> None:
     (machine / "work" / "begun").write_text(str(int(time.time()) - 1590))
