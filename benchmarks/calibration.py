@@ -25,6 +25,8 @@ from etude.study.uncertainty import example_variance, seed_variance, tail_probab
 
 ACCURACY = 0.75
 TRANSFER_DEVIATION = 0.01
+COLLAPSE = 0.2
+SEEDS = (2, 3, 5, 10)
 DEVIATIONS = (0.005, 0.01, 0.02, 0.04, 0.08)
 BATCH_NUMBERS = 20_000_000  # simulated answers at a time
 GLOBAL = 4  # how many contenders' worth of noise an example's difficulty has: most examples are easy or hard for all
@@ -38,6 +40,7 @@ class Setting:
     items: int
     is_correlated: bool  # contenders find the same examples hard
     difference: float = 0.0
+    collapses: float = 0.0  # chance that a seed of the first contender ends 20 points lower; the mean stays
 
     @property
     def title(self) -> str:
@@ -62,6 +65,11 @@ def simulate(setting: Setting, rounds: int, seed: int = 0) -> Iterator[np.ndarra
         shift = rng.normal(size=(count, 2, setting.seeds, 1, 1)) * deviations
         shift = shift + rng.normal(size=shape) * TRANSFER_DEVIATION
         shift[:, 0] += setting.difference
+        if setting.collapses:
+            is_lost = rng.random((count, setting.seeds, 1, 1)) < setting.collapses
+            kept = ACCURACY + COLLAPSE * setting.collapses / (1 - setting.collapses)
+            accuracy = np.where(is_lost, ACCURACY - COLLAPSE, kept)
+            shift[:, 0] += (ndtri(accuracy) - ndtri(ACCURACY)) * scale * slope
         own = (count, 1 if setting.is_correlated else 2, 1, 1, setting.items)
         difficulty = math.sqrt(GLOBAL) * rng.standard_normal(own, dtype=np.float32)
         noise = rng.standard_normal((*shape[:-1], setting.items), dtype=np.float32)
@@ -76,7 +84,7 @@ def judge(answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     values = answers.mean(3, dtype=np.float32)  # (rounds, 2, seeds, items)
     table = (values[:, 0] - values[:, 1]).astype(np.float64)  # (rounds, seeds, items)
     scores = table.mean(-1)
-    by_seed, by_example = seed_variance(scores), example_variance(table)
+    by_seed, by_example = seed_variance(scores, 1 / table[0].size ** 2), example_variance(table)
     variance = by_seed + by_example
     difference = scores.mean(-1)
     p = tail_probability(difference / np.sqrt(variance), by_seed / variance, table.shape[-2] - 1)
@@ -125,7 +133,7 @@ def list_settings(seeds: int, items: tuple[int, ...], transfers: tuple[int, ...]
 def print_errors(rounds: int) -> None:
     print("Share of claims decided where there is no difference, in %: over 60 settings, and of the worst again\n")
     print("| seeds | items | mean | worst, again | worst at |\n|---|---|---|---|---|")
-    for seeds, items in itertools.product((3, 5, 10), (200, 1000, 5000)):
+    for seeds, items in itertools.product(SEEDS, (200, 1000, 5000)):
         count = max(200, rounds * 200 // items)  # of each setting; long ones differ least
         rates = {setting: decision_rate(setting, count) for setting in list_settings(seeds, (items,))}
         worst = max(rates, key=lambda setting: rates[setting])
@@ -150,9 +158,20 @@ def print_former(rounds: int) -> None:
 def print_families(rounds: int) -> None:
     print("\nShare of studies of five claims that decide any, none being true, after Holm's correction, in %\n")
     print("| seeds | deviation | items | decided |\n|---|---|---|---|")
-    for seeds, deviation in itertools.product((3, 5, 10), (0.005, 0.02, 0.08)):
+    for seeds, deviation in itertools.product(SEEDS, (0.005, 0.02, 0.08)):
         settings = [Setting(seeds, 1, (deviation, deviation), 200, True)] * 5
         print(f"| {seeds} | {100 * deviation:g} | 200 | {100 * family_error(settings, rounds):.1f} |", flush=True)
+
+
+def print_collapses(rounds: int) -> None:
+    print("\nShare of claims decided where means are equal and one contender's seeds collapse now and then, in %\n")
+    chances = (0.05, 0.1, 0.2)
+    print("| seeds | " + " | ".join(f"{100 * chance:g} % of seeds" for chance in chances) + " |")
+    print("|---" * (1 + len(chances)) + "|")
+    for seeds in SEEDS:
+        settings = [Setting(seeds, 1, (0.01, 0.01), 1000, True, collapses=chance) for chance in chances]
+        rates = [f"{100 * decision_rate(setting, rounds):.0f}" for setting in settings]
+        print(f"| {seeds} | " + " | ".join(rates) + " |", flush=True)
 
 
 def print_power(rounds: int) -> None:
@@ -160,7 +179,7 @@ def print_power(rounds: int) -> None:
     differences = (0.01, 0.02, 0.04, 0.08)
     print("| seeds | deviation | " + " | ".join(f"{100 * value:g} points" for value in differences) + " |")
     print("|---" * (2 + len(differences)) + "|")
-    for seeds, deviation in itertools.product((3, 5, 10), (0.005, 0.01, 0.02, 0.04)):
+    for seeds, deviation in itertools.product(SEEDS, (0.005, 0.01, 0.02, 0.04)):
         rates = []
         for difference in differences:
             setting = Setting(seeds, 1, (deviation, deviation), 1000, True, difference)
@@ -179,7 +198,7 @@ def print_tails(rounds: int) -> None:
     print("| seeds | seeds' share | " + " | ".join(f"level {level:.3g}" for level in levels) + " |")
     print("|---" * (2 + len(levels)) + "|")
     rng = np.random.default_rng(0)
-    for seeds, share in itertools.product((3, 5, 10), (0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0)):
+    for seeds, share in itertools.product(SEEDS, (0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0)):
         degrees, items = seeds - 1, 400
         by_seed = share * rng.chisquare(degrees, rounds) / degrees
         by_example = (1 - share) * rng.chisquare(items, rounds) / items
@@ -203,5 +222,6 @@ if __name__ == "__main__":
     print_errors(arguments.rounds)
     print_former(arguments.rounds)
     print_families(arguments.rounds)
+    print_collapses(arguments.rounds)
     print_power(max(500, arguments.rounds // 4))
     print_tails(50 * arguments.rounds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -15,6 +16,7 @@ from benchmarks.calibration import (
     list_settings,
     simulate,
 )
+from scipy.special import chdtri, ndtr
 
 from etude.study.sections import Rule
 from etude.study.uncertainty import (
@@ -79,6 +81,26 @@ def test_tails_are_exact_at_both_ends_and_inverted_by_critical_values() -> None:
     low, high = estimate.interval(0.95)
     assert low < 0 < high and estimate.p_value() > 0.05, "three seeds of one sign settle nothing by themselves"
     assert estimate.p_value(low) == pytest.approx(0.05) and estimate.p_value(high) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+def test_limits_keep_every_level_whatever_share_seeds_have(seeds: int) -> None:
+    """Of normal scores by quadrature, for corrected levels too; two seeds were decided 4 times as often as 0.5 %."""
+    quantiles = (np.arange(600) + 0.5) / 600
+    for level, share in itertools.product((0.05, 0.015, 0.005), (0.02, 0.3, 0.9, 0.97, 1.0)):
+        by_seed = share * chdtri(seeds - 1, quantiles) / (seeds - 1)
+        variance = by_seed + 1 - share
+        limits = np.sqrt(variance) * critical_value(1 - level, by_seed / variance, seeds - 1)
+        assert 2 * ndtr(-limits).mean() < 1.05 * level, (level, share)
+
+
+def test_two_seeds_that_are_alike_by_chance_decide_nothing() -> None:
+    """Of 200 items two seeds have often equally many right: no spread at all."""
+    rounds = 4000
+    assert decision_rate(Setting(2, 1, (0.005, 0.005), 200, True), rounds, 0.99) <= 0.01 + tolerance(rounds) / 2
+    estimate = estimate_mean(np.array([0.02, 0.02]), [(1.0, np.tile(np.arange(200) < 4, (2, 1)).astype(float))])
+    assert estimate.seed_variance == pytest.approx(1 / 400**2), "what one answer of one seed moves"
+    assert estimate.p_value(estimate.interval(0.95)[0]) == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 10])

@@ -15,6 +15,10 @@ Few seeds estimate their spread badly. Satterthwaite's degrees of freedom, the u
 say how good it is, and decide up to 8 % of true nulls at 5 % and 2.5 % at 0.5 % with three seeds. Here the tail
 probability is that of Student's t with (seeds - 1) degrees of freedom and that of the normal, weighted by the shares of
 the variance: exact where one part is all, at most 1.05 times the level between (`benchmarks/calibration.py`).
+
+With two seeds that weighting would decide up to 1.6 times the level of 5 % and 4 times that of 0.5 %: they are often
+alike by chance. There the squared limits are weighted instead, share * t^2 + (1 - share) * z^2. The chance that a true
+null is beyond sqrt(x) deviations is convex in x, so it is never above the level, whatever the true share.
 """
 
 from __future__ import annotations
@@ -63,23 +67,42 @@ def example_variance(table: np.ndarray) -> np.ndarray:
     return np.maximum(variance, floor)
 
 
-def seed_variance(scores: np.ndarray) -> np.ndarray:
-    """Return the variance of the mean of (..., seeds) scores that is due to the draw of seeds; 0 of a single one."""
+def seed_variance(scores: np.ndarray, answer: float = 0.0) -> np.ndarray:
+    """Return the variance of the mean of (..., seeds) scores that is due to the draw of seeds; 0 of a single one.
+
+    answer: What one answer of one seed moves, squared: that of two seeds is never below it, which often have equally
+        many right answers; three seldom have.
+    """
     seeds = scores.shape[-1]
     if seeds < 2:
         return np.zeros(scores.shape[:-1])
     variance: np.ndarray = scores.var(-1, ddof=1) / seeds
-    return variance
+    return np.maximum(variance, answer) if seeds == 2 else variance
 
 
 def tail_probability(statistic: Floats, share: Floats, degrees: int) -> Floats:
     """Return the two-sided p-value of a standardised difference; `share` is the seeds' share of its variance."""
     beyond = -np.abs(statistic)
-    return 2 * (share * stdtr(max(1, degrees), beyond) + (1 - share) * ndtr(beyond))
+    student, normal = 2 * stdtr(max(1, degrees), beyond), 2 * ndtr(beyond)
+    if degrees != 1:
+        return share * student + (1 - share) * normal
+    low, high = normal, student
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        is_within = np.abs(statistic) < _two_seeds_limit(middle, share)
+        low, high = np.where(is_within, middle, low), np.where(is_within, high, middle)
+    return high
+
+
+def _two_seeds_limit(p: Floats, share: Floats) -> Floats:
+    """Return the standardised difference of two seeds that has this two-sided p-value."""
+    return np.sqrt(share * stdtrit(1, p / 2) ** 2 + (1 - share) * ndtri(p / 2) ** 2)
 
 
 def critical_value(level: float, share: Floats, degrees: int) -> Floats:
     """Return the standardised difference whose `tail_probability` is 1 - level."""
+    if degrees == 1:
+        return _two_seeds_limit(np.asarray(1 - level), share)
     quantile = (1 + level) / 2
     low = np.full(np.shape(share), float(ndtri(quantile)))
     high = np.full(np.shape(share), float(stdtrit(max(1, degrees), quantile)))
@@ -120,7 +143,8 @@ class Estimate:
 def estimate_mean(scores: np.ndarray, tables: Sequence[tuple[float, np.ndarray]]) -> Estimate:
     """Estimate a mean from (seeds,) scores and, for each test set, its weight and (seeds, examples) pseudo-values."""
     examples = sum(weight**2 * float(example_variance(table)) for weight, table in tables)
-    return Estimate(float(scores.mean()), float(seed_variance(scores)), examples, scores.shape[-1])
+    answer = sum((weight / table.size) ** 2 for weight, table in tables)
+    return Estimate(float(scores.mean()), float(seed_variance(scores, answer)), examples, scores.shape[-1])
 
 
 # --- power ------------------------------------------------------------------------------------------
