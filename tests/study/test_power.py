@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 
 from etude.study import plan as plans
 from etude.study import planner
+from etude.study.execute import load_outcome
 from etude.study.power import claim_level, describe_power, measure_spread, plan_power
 from etude.study.runner import Report
 from etude.study.settings import Study
-from etude.study.uncertainty import detectable_difference
+from etude.study.uncertainty import detectable_difference, example_variance, pseudo_values
 from tests.study.tiny_study import tiny
 
 
@@ -61,3 +63,12 @@ def test_cells_that_are_done_tell_the_spread(report: Report, study: Study, monke
     rows = [row for row in report.results["rows"] if row["kind"] in ("contender", "control")]
     expected = np.mean([np.var(row["scores"]["topic@16"]["seeds"], ddof=1) for row in rows])
     assert spread.rows == 3 and spread.deviation == pytest.approx(math.sqrt(expected))
+    values = [
+        np.stack([pseudo_values(load_outcome(plan.store, plan.trials[row["name"], "topic@16", 0, unit]))
+                  for unit in plan.units])
+        for row in rows
+    ]  # fmt: skip
+    pairs = [left - right for left, right in itertools.combinations(values, 2)]
+    examples = plan_power(plan)[1].examples
+    assert examples == pytest.approx(np.mean([example_variance(pair) for pair in pairs]))
+    assert examples < np.mean([example_variance(pair[:1]) for pair in pairs]), "a seed's own chance counted twice"

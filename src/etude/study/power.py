@@ -108,18 +108,26 @@ def measure_spread(plan: Plan, on: str) -> SeedSpread:
 
 
 def _measure_examples(plan: Plan, task: str) -> float | None:
-    """Measure the variance of a difference by the draw of examples, on pairs of contenders; None where none is done."""
+    """Measure the variance of a difference by the draw of examples, on pairs of contenders; None where none is done.
+
+    Over all seeds that both have: what one seed answers by chance is in the spread of seeds, and not counted twice.
+    """
     column = columns_of(plan, task)[0]
-    keys = []
+    rows: list[dict[Unit, np.ndarray]] = []
     for row in plan.rows:
-        units = list(_done_units(plan, row, [column]))
-        if row.kind in ("contender", "control") and units:
-            keys.append(plan.trials[row.name, column.name, 0, units[0]])
-    pairs = list(itertools.combinations(keys, 2))[:MAX_PAIRS]
-    if not pairs:
-        return None
-    values = {key: pseudo_values(load_outcome(plan.store, key)) for key in dict.fromkeys(itertools.chain(*pairs))}
-    return fmean(float(example_variance((values[left] - values[right])[None])) for left, right in pairs)
+        if row.kind in ("contender", "control") and math.comb(len(rows), 2) < MAX_PAIRS:
+            keys = {unit: plan.trials[row.name, column.name, 0, unit] for unit in _done_units(plan, row, [column])}
+            if keys:
+                rows.append({unit: pseudo_values(load_outcome(plan.store, key)) for unit, key in keys.items()})
+    variances = []
+    for left, right in itertools.combinations(rows, 2):
+        by_seed: dict[int, list[np.ndarray]] = {}
+        for unit in left.keys() & right.keys():
+            by_seed.setdefault(unit[0], []).append(left[unit] - right[unit])
+        if by_seed:
+            table = np.stack([np.mean(differences, axis=0) for differences in by_seed.values()])  # (seeds, examples)
+            variances.append(float(example_variance(table)))
+    return fmean(variances[:MAX_PAIRS]) if variances else None
 
 
 def describe_power(plan: Plan) -> list[str]:
