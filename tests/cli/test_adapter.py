@@ -167,7 +167,7 @@ def test_the_line_of_progress_names_words_and_no_list() -> None:
 
 def test_help_is_the_docstring() -> None:
     summary, helps = parse_docstring(train)
-    assert summary == "Train a sample.\n\nIt goes on\nwhere it stopped."
+    assert summary == "Train a sample.\n\nIt goes on where it stopped."  # a paragraph a line: the terminal wraps it
     assert helps["corpus"] == "A corpus, with a help of two lines." and helps["seed"] == "Seed."
     shown = run("train", "--help").output
     assert "Train a sample." in shown and "--no-tasks" in shown and "on-progress" not in shown and "Args" not in shown

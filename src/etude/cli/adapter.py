@@ -214,8 +214,10 @@ def check_models(arguments: Mapping[str, Any]) -> None:
 
 
 def parse_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """The text before `Args:`, and the help of each parameter under it."""
-    summary, _, section = inspect.cleandoc(function.__doc__ or "").partition("\nArgs:\n")
+    """The text before `Args:`, a paragraph a line, and the help of each parameter under it."""
+    text, _, section = inspect.cleandoc(function.__doc__ or "").partition("\nArgs:\n")
+    # one line each: the terminal is not as wide as the source, and would break its lines once more
+    summary = "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
     entries = re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", section, re.MULTILINE)
     return summary.strip(), {name: " ".join(text.split()) for name, text in entries}
 
