@@ -140,6 +140,11 @@ def test_resolving_fills_what_follows() -> None:
     assert Recipe.parse(MINE).resolve(vocab=321).model.vocab == 321
 
 
+def test_a_model_without_an_activation_is_left_to_the_objective_to_refuse() -> None:
+    with pytest.raises(UserError, match=r"objective masked trains a Transformer, not recurrent"):
+        Recipe.load("elmo-toy").with_settings(["objective.kind=masked", "model.vocab=50"]).resolve()
+
+
 def test_what_is_filled_in_is_what_is_built() -> None:
     """A recipe and its resolved form make the same model and the same rows."""
     special = Specials(0, 1, 2, 3, 4, 5)
