@@ -63,9 +63,11 @@ def test_layers_that_there_are_not_are_told_once(
     assert [message.partition(":")[2] for message in caplog.messages] == [" all of them are taken."]
 
 
-def test_another_pooling_is_refused() -> None:
+def test_another_pooling_or_layer_is_refused() -> None:
     with pytest.raises(UserError, match="pool is one of mean, max, start, last, none, not 'average'"):
         extract(encoder(), ["the cat"], pool="average")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"^layers=\[9\]: this model has the layers 0"):
+        extract(encoder(), ["the cat"], layers=[9])
 
 
 def test_advice_names_the_options_of_the_verb(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def chosen_layers(layers: Layers, count: int) -> list[int]:
         return list(range(max(0, count - 4), count))
     if not layers or any(not -count <= int(number) < count for number in layers):
         raise UserError(
-            f"transfer.layers={layers}: this model has the layers 0 (its embedding) to {count - 1}; "
+            f"layers={layers}: this model has the layers 0 (its embedding) to {count - 1}; "
             "-1 is the last. Give at least one of them."
         )
     return [int(number) % count for number in layers]
