@@ -23,7 +23,7 @@ from etude.hub.checkpoint_writer import (
     write_published,
 )
 from etude.hub.task_heads import to_published_with_head
-from etude.hub.tokenizer_files import add_markers, add_start_token
+from etude.hub.tokenizer_files import add_markers, add_start_token, let_mask_take_space
 from etude.models import ernie as ernie_model
 from etude.models import recurrent
 from etude.recipes.schema import Recipe
@@ -138,6 +138,7 @@ def _export_ernie(run: Run, tensors: Mapping[str, Tensor], folder: Path) -> Publ
 def _add_framing(recipe: Recipe, tokenizer: Tokenizer) -> Tokenizer:
     """Return the tokenizer that frames a text in transformers as the objective does here."""
     if recipe.objective_kind != "causal":
+        tokenizer = let_mask_take_space(tokenizer)
         has_markers = getattr(recipe.objective, "markers", True)
         return add_markers(tokenizer) if has_markers else add_start_token(tokenizer, None)
     special = tokenizer.special

@@ -106,6 +106,19 @@ def add_markers(tokenizer: Tokenizer) -> Tokenizer:
     return add_framing(tokenizer, Framing([start], [separator], [separator], pooling="start", segments=True))
 
 
+def let_mask_take_space(tokenizer: Tokenizer) -> Tokenizer:
+    """Return the tokenizer whose mask takes the space before it where tokens hold theirs, as `etude fill` reads it.
+
+    Else a token of a space alone stands before a blank, as in no masked text of pre-training.
+    """
+    parts = json.loads(tokenizer.content)
+    mask = next((token for token in parts["added_tokens"] if token["id"] == tokenizer.special.mask), None)
+    if mask is None or mask["lstrip"] or not tokenizer.has_space_tokens:
+        return tokenizer
+    mask["lstrip"] = True
+    return Tokenizer(json.dumps(parts, ensure_ascii=False), "the exported tokenizer")
+
+
 def add_framing(tokenizer: Tokenizer, framing: Framing) -> Tokenizer:
     """Return the tokenizer that frames one text or two with add_special_tokens as a model reads them here."""
     if _has_framing(tokenizer, framing):

@@ -148,11 +148,6 @@ class InferenceModel:
             return None
         return torch.tensor([id not in known for id in range(rows)], device=self.device)
 
-    @cached_property
-    def has_space_tokens(self) -> bool:
-        """Whether tokens begin with their space, written as itself, as Ġ (byte level) or as ▁."""
-        return any(len(token) > 1 and token[0] in " Ġ▁" for token in self.tokenizer.backend.get_vocab())
-
     def pack_batches(self, ids: Iterable[Ids]) -> Iterator[Packed]:
         """Pack the sequences in order, at most TOKENS tokens at a time (at least one sequence)."""
         arrays = (self._check_ids(np.asarray(sequence), number) for number, sequence in enumerate(ids))

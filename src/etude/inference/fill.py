@@ -100,7 +100,7 @@ def _encode_blanks(model: InferenceModel, texts: Sequence[list[str]], mask: int)
     Where the space before a word belongs to its token (byte-level BPE), a blank takes that space too: in
     pre-training the token that was masked had it.
     """
-    takes_space = model.has_space_tokens
+    takes_space = model.tokenizer.has_space_tokens
     symbol = model.tokenizer.token(mask)
     joined = [
         symbol.join([*(part.removesuffix(" ") if takes_space else part for part in parts[:-1]), parts[-1]])
@@ -147,7 +147,7 @@ def _read_guesses(model: InferenceModel, blanks: Blanks, number: int, ranking: R
 def _fill_blank(model: InferenceModel, left: str, index: int, before: np.ndarray) -> str:
     """Return the text up to a blank, followed by the token as it is written there."""
     piece = model.tokenizer.decode([*before, index])[len(model.tokenizer.decode(before)) :]
-    if model.has_space_tokens:
+    if model.tokenizer.has_space_tokens:
         return left.removesuffix(" ") + piece
     if model.tokenizer.kind not in ("word", "wordpiece"):
         return left + piece

@@ -118,6 +118,11 @@ class Tokenizer:
                 kind = "char"
         return kind
 
+    @cached_property
+    def has_space_tokens(self) -> bool:
+        """Whether tokens begin with their space, written as itself, as Ġ (byte level) or as ▁."""
+        return any(len(token) > 1 and token[0] in " Ġ▁" for token in self.backend.get_vocab())
+
     @property
     def word_level(self) -> bool:
         """Whether a token is a whole word: then a corpus stores the letters too, since [UNK] would lose them."""
