@@ -53,7 +53,7 @@ DERIVED: dict[str, Callable[[Any], Any]] = {
     "feedforward": lambda model: 4 * model.width,
     "embedding_width": lambda model: model.width,
     "position_deviation": lambda model: model.init_deviation,
-    "activation": lambda model: getattr(model, "activation", None),  # without one, the objective refuses the model
+    "activation": lambda model: dict(model).get("activation"),  # where it has none, the objective refuses it
 }
 TEXTS = ("name", "system", "paper", "follows", "note", "tokenizer")
 DISTILL_GROUP = ("objective", "distill")  # what `distill.*` is short for
