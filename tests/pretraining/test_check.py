@@ -66,15 +66,22 @@ def test_a_held_out_part_shorter_than_a_row_is_not_taken_for_the_corpus(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("name", "is_of_tokens"),
-    [("gpt2-toy", True), ("bert-toy", True), ("two-tower-toy", True), ("electra-toy", False), ("glove-toy", False)],
+    ("name", "term"),
+    [
+        ("gpt2-toy", "loss"),
+        ("bert-toy", "mlm"),
+        ("two-tower-toy", "cloze"),
+        ("electra-toy", "generator"),
+        ("glove-toy", None),
+    ],
 )
-def test_the_entropy_of_tokens_is_a_loss_to_beat_of_tokens_only(name: str, is_of_tokens: bool, tmp_path: Path) -> None:
+def test_the_entropy_of_tokens_is_a_loss_to_beat_of_tokens_only(name: str, term: str | None, tmp_path: Path) -> None:
     """A discriminator's loss, or GloVe's of counts, has nothing to do with it, and may start below."""
     (tmp_path / "text.txt").write_text("".join(f"{s.strip()} The dog too.\n\n" for s in SENTENCES), encoding="utf-8")
     spec = "word:100" if name == "glove-toy" else "wordpiece:100"
     corpus = prepare(str(tmp_path / "text.txt"), tmp_path / "corpus", tokenizer=spec, valid=0.2, workers=0)
-    assert (check(Recipe.load(name), corpus, {"train.steps": 2}).unigram_nats is not None) == is_of_tokens
+    checked = check(Recipe.load(name), corpus, {"train.steps": 2})
+    assert checked.token_loss == term and (checked.unigram_nats is None) == (term is None)
 
 
 def test_the_tokens_of_sources_are_no_loss_to_beat_of_targets(tmp_path: Path) -> None:

@@ -62,7 +62,8 @@ def present_check(call: Call[Check | ClusterCheck]) -> None:
     ):
         table.add_row(name, value)
     if result.unigram_nats is not None:
-        table.add_row("loss to beat", f"{result.unigram_nats:.3f} (knowing only how often each token occurs)")
+        name = "loss to beat" if result.token_loss in ("loss", "mlm") else f"{result.token_loss} loss to beat"
+        table.add_row(name, f"{result.unigram_nats:.3f} (knowing only how often each token occurs)")
     console = make_console(highlight=True)
     console.print(table)
     words = split_settings(call.words)[0]

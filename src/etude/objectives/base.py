@@ -187,7 +187,9 @@ class Objective(nn.Module, ABC, Generic[ModelT, RowT, BatchT]):
     views_by_weights = False  # True where `view_batch` computes with the model; else it may have no weights
     training_state: tuple[str, ...] = ()  # beginnings of names in checkpoints that a model in use does not have
     nats_per_token: str | None = None  # the metric that is a true likelihood of every token: gives bits per byte
-    predicts_tokens = False  # True where the loss is that of all tokens of a text alike: their entropy is one to beat
+    token_loss: str | None = (
+        None  # the term in nats a token, of all tokens of a text alike: their entropy is one to beat
+    )
 
     @abstractmethod
     def batch(self, rows: Sequence[RowT], chance: Chance) -> BatchT:

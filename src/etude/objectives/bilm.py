@@ -76,8 +76,6 @@ class LaneBatch(Batch):
 
 
 class BiLM(PretrainingObjective[Recurrent, LaneRow, LaneBatch]):
-    predicts_tokens = True
-
     def __init__(self, settings: Settings, model: Recurrent, special: Specials) -> None:
         super().__init__()
         marker = special.end if special.end is not None else special.separator
@@ -93,6 +91,7 @@ class BiLM(PretrainingObjective[Recurrent, LaneRow, LaneBatch]):
                 raise UserError("A biLM of letters marks where sentences start, and this tokenizer has no such token.")
             self.sentence_start = special.start
         self.nats_per_token = "forward" if "forward" in self.shape.directions else None
+        self.token_loss = self.shape.directions[0]
         self.output = self._layer(model)
         separate = not self.shape.shared and len(self.shape.directions) == 2
         self.backward_output = self._layer(model) if separate else None

@@ -182,7 +182,7 @@ def start_token(special: Specials) -> int:
 
 
 class Causal(PretrainingObjective[Transformer, CausalRow, CausalBatch]):
-    predicts_tokens = True
+    token_loss = "loss"
     nats_per_token = "loss"
     length: int
     row_tokens: int

@@ -70,7 +70,6 @@ class ClozeBatch(Batch):
 
 
 class Cloze(PretrainingObjective[TwoTower, WrappedRow, ClozeBatch]):
-    predicts_tokens = True
     length: int
     row_tokens: int
 
@@ -79,6 +78,7 @@ class Cloze(PretrainingObjective[TwoTower, WrappedRow, ClozeBatch]):
         shape = model.settings
         self.settings, self.terms = settings, TERMS[settings.predict]
         self.weight = 1 / len(self.terms)
+        self.token_loss = self.terms[0]
         if ("cloze" in self.terms) != (model.combiner is not None):
             raise UserError(
                 "a cloze is read from the combiner, and this model has none: set model.combiner=attention, or "

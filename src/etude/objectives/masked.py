@@ -74,7 +74,7 @@ class MaskedBatch(SlotBatch):
 
 
 class Masked(PretrainingObjective[Transformer, segments.SegmentRow, MaskedBatch]):
-    predicts_tokens = True
+    token_loss = "mlm"
 
     def __init__(self, settings: Settings, model: Transformer, special: Specials) -> None:
         super().__init__()

@@ -119,6 +119,7 @@ BOTH_SIDES = (
 
 class Replaced(PretrainingObjective[transformer.Transformer, segments.SegmentRow, ReplacedBatch]):
     views_by_weights = True  # the generator draws
+    token_loss = "generator"
 
     def __init__(self, settings: Settings, model: transformer.Transformer, special: Specials) -> None:
         super().__init__()

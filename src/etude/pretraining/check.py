@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from etude.chance import Chance
@@ -23,6 +22,7 @@ from etude.recipes.learner import build_learner
 from etude.recipes.model_memory import shapes_only
 from etude.recipes.schema import Recipe
 from etude.runs.source import Source, held_out, open_source
+from etude.text.corpus.bigram_baseline import unigram_entropy
 from etude.text.corpus.corpus import Corpus
 from etude.text.corpus.manifest import Report
 from etude.train import memory, peak, schedule
@@ -43,6 +43,7 @@ class Check:
     seconds: float
     speed: Speed
     unigram_nats: float | None  # a model that knows only how often each token occurs; None: no loss of tokens
+    token_loss: str | None = None  # the loss term that is to come below it
     problems: list[str] = field(default_factory=list)
 
 
@@ -90,8 +91,9 @@ def check(
         seconds=tokens / speed.tokens_per_second,
         speed=speed,
         unigram_nats=unigram_entropy(corpus.token_counts())
-        if isinstance(corpus, Corpus) and objective.predicts_tokens
+        if isinstance(corpus, Corpus) and objective.token_loss is not None
         else None,
+        token_loss=objective.token_loss,
         problems=objective.find_problems(corpus) + find_problems(resolved, corpus, steps, rows_read / len(rows), speed),
     )
 
@@ -117,12 +119,6 @@ def _estimate_memory(
         other_models=objective.trunks(),
         device=device.type,
     )
-
-
-def unigram_entropy(counts: np.ndarray) -> float:
-    """Return the nats a token of the best model without context: a loss above it has learnt nothing."""
-    share = counts[counts > 0] / max(1, counts.sum())
-    return float(-(share * np.log(share)).sum())
 
 
 def find_text_problems(report: Report) -> list[str]:

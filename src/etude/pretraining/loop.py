@@ -12,9 +12,11 @@ from etude.nn.deferred_weights import DeferredWeights
 from etude.objectives.base import PretrainingObjective, Rows
 from etude.recipes.schema import Recipe
 from etude.runs.source import Source, held_out
+from etude.text.corpus.bigram_baseline import unigram_entropy
 from etude.text.corpus.corpus import Corpus
 from etude.train.loop import Loop
 from etude.train.parallel import Ranks
+from etude.train.plateau import Plateau
 from etude.train.progress import Progress
 
 Learner = tuple[Model, PretrainingObjective]
@@ -37,7 +39,7 @@ def build_loop(
     model, objective = learner
     settings, valid = recipe.train, held_out(corpus)
     assert settings.steps is not None  # fix_budget stored it
-    return Loop(
+    loop = Loop(
         folder,
         model,
         objective,
@@ -51,6 +53,9 @@ def build_loop(
         progress=progress,
         deferred=deferred,
     )
+    if isinstance(corpus, Corpus) and objective.token_loss is not None:
+        loop.plateau = Plateau(unigram_entropy(corpus.token_counts()))
+    return loop
 
 
 def check_held_out(recipe: Recipe, corpus: Source, objective: PretrainingObjective) -> None:

@@ -29,6 +29,7 @@ from etude.train.metrics_log import MetricsLog, Value
 from etude.train.pace import Pace
 from etude.train.padding import pad_batch
 from etude.train.parallel import Ranks
+from etude.train.plateau import Plateau
 from etude.train.progress import Progress
 from etude.train.run_state import SelectionMetric, TrainResult, TrainState
 from etude.train.saver import Saver
@@ -84,6 +85,7 @@ class Loop(Stepper):
         self.log = MetricsLog(folder / "metrics.jsonl", tensorboard) if self.ranks.is_first else None
         self.interrupted = False
         self.deadline: float | None = None  # of time.monotonic: training stops then as on SIGTERM
+        self.plateau: Plateau | None = None  # warns of a loss that does not fall below the entropy of tokens
         self.pace: Pace | None = None  # shortens a run that would not end in time, and its schedule with it
         self.saver = Saver(folder / "checkpoints", settings.save_every, settings.keep)
         self.writer: ShardWriter | None = None  # of a run in shards, from its first checkpoint on
@@ -273,13 +275,18 @@ class Loop(Stepper):
         loss = sums.pop("loss ") / state.window
         norm = sums.pop("norm ", None)
         line = self._position() | {"split": "train", "loss": loss, "rate": lr}
-        if len(sums) > 1:
-            line |= {name: value / max(1.0, state.counts[name]) for name, value in sums.items()}
+        terms = {name: value / max(1.0, state.counts[name]) for name, value in sums.items()}
+        if len(terms) > 1:
+            line |= terms
         if norm is not None:
             line["norm"] = norm / state.window / self.ranks.size  # the same on every rank
         if self.log:
             self.log.write(line)
         self.progress.show_metrics("train", {"loss": loss})
+        if self.plateau is not None and self.objective.token_loss in terms:
+            problem = self.plateau.find_problem(terms[self.objective.token_loss], state.step, self.total, self.settings)
+            if problem is not None:
+                self.progress.print(problem)
         self.running, state.counts, state.window = {}, {}, 0
 
     # --- checkpoints --------------------------------------------------------------------------------

@@ -16,8 +16,9 @@ from tests.text.prepare.small_texts import as_bytes, documents_of, some_text
 from typer.testing import CliRunner
 
 from etude.errors import UserError
+from etude.text.corpus.bigram_baseline import unigram_entropy
 from etude.text.corpus.corpus import Corpus
-from etude.text.prepare.corpus_report import format_report, unigram_entropy
+from etude.text.prepare.corpus_report import format_report
 from etude.text.prepare.prepare import Progress, prepare
 from etude.text.tokenizer.tokenizer import Tokenizer
 

@@ -49,7 +49,7 @@ class Stretches:
 
 class NextWord(PretrainingObjective[Model, Row, TargetBatch]):
     nats_per_token = "loss"
-    predicts_tokens = True
+    token_loss = "loss"
 
     def __init__(self, settings: Settings, model: Model) -> None:
         super().__init__()

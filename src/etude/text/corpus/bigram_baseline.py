@@ -24,6 +24,12 @@ BLOCK = 1 << 22  # tokens read at once
 Ends = Literal["documents", "sentences"]
 
 
+def unigram_entropy(counts: np.ndarray) -> float:
+    """Return the entropy of the unigram distribution, in nats a token: the loss of the best model without context."""
+    share = counts[counts > 0] / max(1, counts.sum())
+    return float(-(share * np.log(share)).sum())
+
+
 def unigram_nats(train: Corpus, valid: Corpus, ends: Ends | None = None) -> float:
     """Return the cross-entropy of held-out text, in nats a token, under (add-one) training frequencies."""
     train_counts, valid_counts = train.token_counts() + 1.0, valid.token_counts()

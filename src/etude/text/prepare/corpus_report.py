@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
+from etude.text.corpus.bigram_baseline import unigram_entropy
 from etude.text.corpus.manifest import EntitiesEntry, Manifest, Report, SplitEntry, corpus_pairs
 from etude.text.prepare.messages import Head
 from etude.text.prepare.scan import ScanResult
@@ -41,18 +42,6 @@ class ReportCounts:
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
-
-
-def unigram_entropy(counts: np.ndarray) -> float:
-    """Return the entropy of the unigram distribution in nats a token.
-
-    It is the loss of a model that knows token frequencies only.
-    """
-    total = counts.sum()
-    if not total:
-        return 0.0
-    share = counts[counts > 0] / total
-    return float(-(share * np.log(share)).sum())
 
 
 def build_report(

@@ -1,0 +1,41 @@
+"""A warning where a language model stays at the frequencies of tokens.
+
+The best model without context has the entropy of the unigram distribution as its loss. Every language model comes to
+that level within some hundred steps. One that is still there later has too high a rate, no warm-up, or too few steps,
+and may stay there for ever: its loss looks like a loss, and nothing else tells.
+"""
+
+from __future__ import annotations
+
+from etude.train import schedule
+from etude.train.settings import Settings
+
+LEFT = 0.98  # share of the entropy below which a loss has left its level; context soon takes off several times as much
+PATIENCE = 5_000  # steps after the warm-up; half of a shorter run
+RECENT, LINES = 0.2, 5  # weight of a line of the log in the mean, and the least number of lines
+
+
+class Plateau:
+    """Sees the loss of each line of the log, and says once that it has not left the entropy of tokens."""
+
+    def __init__(self, entropy: float) -> None:
+        """`entropy` of the training text, in nats a token."""
+        self.entropy = entropy
+        self.mean: float | None = None
+        self.lines = 0
+        self.is_told = False
+
+    def find_problem(self, loss: float, step: int, total: int, settings: Settings) -> str | None:
+        """Return a warning, or None; `loss` is the mean nats a token since the last line."""
+        self.mean = loss if self.mean is None else (1 - RECENT) * self.mean + RECENT * loss
+        self.lines += 1
+        due = schedule.warmup_steps(settings, total) + min(PATIENCE, total / 2)
+        if self.is_told or self.lines < LINES or step < min(due, total) or self.mean < LEFT * self.entropy:
+            return None
+        self.is_told = True
+        return (
+            f"After {step:,} of {total:,} steps the loss is {self.mean:.2f} nats a token, and knowing only how often "
+            f"each token occurs gives {self.entropy:.2f}: the model makes no use of context. If it does not fall, set "
+            f"a lower train.lr (it is {settings.lr:g}) or a longer train.warmup, or train for more steps; "
+            "'etude check' looks for problems of the text."
+        )
