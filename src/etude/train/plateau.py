@@ -1,8 +1,8 @@
 """A warning where a language model stays at the frequencies of tokens.
 
 The best model without context has the entropy of the unigram distribution as its loss. Every language model comes to
-that level within some hundred steps. One that is still there later has too high a rate, no warm-up, or too few steps,
-and may stay there for ever: its loss looks like a loss, and nothing else tells.
+that level within some hundred steps. One that is still there later has a bad rate, no warm-up, or too few steps, and
+may stay there for ever: its loss looks like a loss, and nothing else tells.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Plateau:
         self.is_told = True
         return (
             f"After {step:,} of {total:,} steps the loss is {self.mean:.2f} nats a token, and knowing only how often "
-            f"each token occurs gives {self.entropy:.2f}: the model makes no use of context. If it does not fall, set "
-            f"a lower train.lr (it is {settings.lr:g}) or a longer train.warmup, or train for more steps; "
-            "'etude check' looks for problems of the text."
+            f"each token occurs gives {self.entropy:.2f}: the model makes no use of context. If it does not fall, try "
+            f"another train.lr (it is {settings.lr:g}), a longer train.warmup or more steps; 'etude check' looks for "
+            "problems of the text."
         )
