@@ -19,6 +19,7 @@ from etude.study.sections import Text
 from etude.study.settings import Study
 from etude.study.text_source import TextSource
 from etude.text.corpus.corpus import Corpus
+from etude.text.prepare.prepare import prepare
 from tests.study.tiny_study import tiny
 
 KINDS = ["wordpiece:600", "word:2000"]  # the second keeps the letters of its words
@@ -70,6 +71,19 @@ def test_words_in_any_order(tokenizer: str, prepared: Callable[[str], Path], tmp
         moved += pieces[0] != pieces[1]
         assert len(pieces[0]) == pytest.approx(len(pieces[1]), rel=0.2), "pieces stay behind their words"
     assert 0.3 < moved / len(whole.documents) < 0.7
+
+
+def test_pairs_are_read_in_part_and_never_mixed(tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text(
+        "en\tko\n" + "".join(f"the house {n}\t그 집 {n}\n" for n in range(200)), encoding="utf-8"
+    )
+    folder = tmp_path / "corpus"
+    prepare([tmp_path / "pairs.tsv"], folder, tokenizer="char:100", pairs="en,ko", valid=0.1)
+    half = TextSource(Text(corpus=str(folder), share=0.5), tmp_path).open_corpus("char:100")
+    assert half.pairs == ("en", "ko") and len(half.sentences) == 2 * len(half.documents) and len(half.documents) < 150
+    for name in ("noise", "pseudo_words"):
+        with pytest.raises(UserError, match=r"holds pairs.*text\.share"):
+            TextSource(Text(corpus=str(folder), **{name: 1}), tmp_path).open_corpus("char:100")
 
 
 def test_pseudo_words(prepared: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,11 @@ class TextSource:
         text = self.text
         if text.share == 1 and not text.pseudo_words and (not text.noise or text.world is not None):
             return None
+        if (text.noise or text.pseudo_words) and text.corpus is not None and Corpus.open(text.corpus).pairs is not None:
+            raise UserError(
+                f"text.corpus={text.corpus} holds pairs, and noise and pseudo_words would mix the words of their two "
+                "sides: leave them out. A share of the pairs can be read with text.share."
+            )
         return TextSource(text.model_copy(update=asdict(Alterations())), self.folder)
 
     @property
