@@ -197,6 +197,8 @@ def test_what_it_refuses() -> None:
         system({"tied": True})
     with pytest.raises(UserError, match="half of the 40 words"):
         system({"softmax": "sampled", "candidates": 30})
+    with pytest.raises(UserError, match="softmax=sampled has none"):
+        system({"softmax": "sampled", "candidates": 8, "cutoffs": [10, 20]})
     with pytest.raises(UserError, match="cutoffs"):
         system({"softmax": "adaptive", "cutoffs": [10, 90]})
     with pytest.raises(UserError, match="division"):

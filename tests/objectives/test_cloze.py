@@ -295,6 +295,8 @@ def test_impossible_objectives_are_told() -> None:
         objective_of(model_of(characters=LETTERS))
     with pytest.raises(UserError, match="vocabulary of 40"):
         objective_of(model_of(), softmax="adaptive", cutoffs=[50])
+    with pytest.raises(UserError, match="softmax=full has none"):
+        objective_of(model_of(), softmax="full", cutoffs=[5, 10])
     with pytest.raises(UserError, match="division"):
         objective_of(model_of(), softmax="adaptive", cutoffs=[5, 10, 20])
     with pytest.raises(UserError, match="boundary"):

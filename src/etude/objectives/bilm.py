@@ -104,6 +104,11 @@ class BiLM(PretrainingObjective[Recurrent, LaneRow, LaneBatch]):
                 "objective.tied takes the token table as output layer: a model that reads letters has none, and the "
                 "adaptive softmax brings its own. Set objective.tied=false."
             )
+        if settings.cutoffs is not None and settings.softmax != "adaptive":
+            raise UserError(
+                f"objective.cutoffs={settings.cutoffs} are clusters of objective.softmax=adaptive, and "
+                f"objective.softmax={settings.softmax} has none: set it, or objective.cutoffs=null."
+            )
         if settings.softmax == "adaptive":
             cutoffs = settings.cutoffs or default_cutoffs(vocab)
             if cutoffs != sorted(set(cutoffs)) or not 0 < cutoffs[0] <= cutoffs[-1] < vocab:

@@ -95,6 +95,11 @@ class Cloze(PretrainingObjective[TwoTower, WrappedRow, ClozeBatch]):
 
     def _layer(self, width: int, vocab: int) -> FullSoftmax | AdaptiveSoftmax:
         settings = self.settings
+        if settings.cutoffs is not None and settings.softmax != "adaptive":
+            raise UserError(
+                f"objective.cutoffs={settings.cutoffs} are clusters of objective.softmax=adaptive, and "
+                f"objective.softmax={settings.softmax} has none: set it, or objective.cutoffs=null."
+            )
         if settings.softmax == "adaptive":
             # fewer words, fewer bands
             cutoffs = [first for first in settings.cutoffs or default_cutoffs(vocab) if first < vocab]
