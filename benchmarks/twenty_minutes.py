@@ -47,7 +47,7 @@ STOPPED = threading.Event()
 
 
 def etude(*words: object, log: Path, threads: int = 1) -> int:
-    """Run one command; its output goes to a log."""
+    """Run one command; its output goes to a log, and the end of it is shown where the command fails."""
     if STOPPED.is_set():
         return 1
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
@@ -57,9 +57,13 @@ def etude(*words: object, log: Path, threads: int = 1) -> int:
         process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
         RUNNING.add(process)
         try:
-            return process.wait()
+            code = process.wait()
         finally:
             RUNNING.discard(process)
+    if code != 0 and not STOPPED.is_set():
+        last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+        print(f"etude {words[0]} failed with {code}, see {log}: {' '.join(last)}", file=sys.stderr, flush=True)
+    return code
 
 
 def stop(*_: object) -> None:
@@ -77,7 +81,8 @@ def prepare(arguments: argparse.Namespace, work: Path) -> Path:
             tokenizer = str(work / "vocab.txt")
             words = Path(arguments.vocab).read_text(encoding="utf-8").replace("[unused0]\n", "[EOT]\n", 1)
             Path(tokenizer).write_text(words, encoding="utf-8")
-        etude("prepare", arguments.text, "-o", corpus, "--tokenizer", tokenizer, log=work / "prepare.log")
+        if etude("prepare", arguments.text, "-o", corpus, "--tokenizer", tokenizer, log=work / "prepare.log") != 0:
+            raise SystemExit(1)
     return corpus
 
 
@@ -240,6 +245,8 @@ def main() -> None:
     print(f"pre-training: {time.perf_counter() - start:.0f} s", flush=True)
     if (run / "model.safetensors").is_file():
         finetune_all(arguments, run, work)
+    elif not STOPPED.is_set():
+        raise SystemExit(1)  # the command has said why
     result = collect(arguments, run, work)
     (work / "twenty_minutes.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
     print_table(result)

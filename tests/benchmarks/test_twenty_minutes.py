@@ -1,0 +1,88 @@
+"""Twenty minutes of a GPU: which commands are run and in which order, what a second visit repeats, and the table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmarks import twenty_minutes
+
+SCORES = {"5e-5": 0.5, "1e-4": 0.75, "2e-4": 0.25}
+
+
+def fake_etude(calls: list[list[str]], failing: str = ""):  # type: ignore[no-untyped-def]
+    """Write what the commands would; a fine-tuning scores by its rate, and a bit more with every seed."""
+
+    def run(*words: object, log: Path, threads: int = 1) -> int:
+        line = [str(word) for word in words]
+        calls.append(line)
+        if failing in line:
+            return 2
+        folder = Path(line[line.index("-o") + 1])
+        folder.mkdir(parents=True)
+        if line[0] == "prepare":
+            (folder / "manifest.json").touch()
+            return 0
+        (folder / "model.safetensors").touch()
+        if line[0] == "pretrain":
+            (folder / "metrics.jsonl").write_text('{"split": "train"}\n{"split": "valid", "loss": 2.5}\n')
+            return 0
+        settings = dict(word.split("=", 1) for word in line if word.startswith("train."))
+        value = SCORES[settings["train.lr"]] + 0.02 * int(settings["train.seed"])
+        score = twenty_minutes.TASKS[folder.name.split("-")[0]][3]
+        (folder / "task.yaml").write_text(yaml.safe_dump({"scores": {score: {"value": value}}}))
+        return 0
+
+    return run
+
+
+def start(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> None:
+    monkeypatch.setattr(twenty_minutes.signal, "signal", lambda *_: None)
+    arguments = [str(folder / "text.txt"), str(folder / "tasks"), str(folder / "work"), *words]
+    monkeypatch.setattr(sys, "argv", ["twenty_minutes.py", *arguments])
+    twenty_minutes.main()
+
+
+def test_rates_are_tried_and_the_best_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[list[str]] = []
+    monkeypatch.setattr(twenty_minutes, "etude", fake_etude(calls))
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[unused0]\n[unused1]\n")
+    words = ["--vocab", str(tmp_path / "vocab.txt"), "--only", "sst2", "ud_ewt", "--seeds", "3", "--processes", "1"]
+    start(monkeypatch, tmp_path, *words, "--minutes", "3", "--settings", "objective.kind=replaced")
+    assert (tmp_path / "work" / "vocab.txt").read_text() == "[PAD]\n[EOT]\n[unused1]\n"
+    assert [line[0] for line in calls] == ["prepare", "pretrain", *["finetune"] * 10]
+    assert calls[1][-2:] == ["train.minutes=3.0", "objective.kind=replaced"]
+    runs = [Path(line[line.index("-o") + 1]).name for line in calls[2:]]
+    trials = [f"{name}-{rate}-0" for name in ("sst2", "ud_ewt") for rate in twenty_minutes.RATES]
+    assert runs == trials + [f"{name}-1e-4-{seed}" for name in ("sst2", "ud_ewt") for seed in (1, 2)]
+    result = json.loads((tmp_path / "work" / "twenty_minutes.json").read_text())
+    assert result["pretraining"] == {"split": "valid", "loss": 2.5}
+    assert result["tasks"]["sst2"]["median"] == pytest.approx(77) and result["tasks"]["sst2"]["rate"] == "1e-4"
+    table = capsys.readouterr().out
+    assert "sst2         accuracy     77.0  goal 90.5 missed   lr 1e-4  all 75.0 77.0 79.0  BERT-medium 89.6" in table
+    start(monkeypatch, tmp_path, *words, "--minutes", "3")
+    assert len(calls) == 12, "what is done is not repeated"
+
+
+def test_a_command_that_fails_is_shown_and_ends_what_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pre-training that was refused ended with a table of tasks that were not done, and without an error."""
+    log = tmp_path / "logs" / "show.log"
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    script = "#!/bin/sh\necho 'Error: no such verb' >&2\nexit 2\n"
+    (tmp_path / "python").write_text(script)
+    (tmp_path / "python").chmod(0o755)
+    assert twenty_minutes.etude("shw", log=log) == 2
+    assert f"etude shw failed with 2, see {log}: Error: no such verb" in capsys.readouterr().err
+    calls: list[list[str]] = []
+    monkeypatch.setattr(twenty_minutes, "etude", fake_etude(calls, failing="pretrain"))
+    with pytest.raises(SystemExit) as ended:
+        start(monkeypatch, tmp_path, "--only", "sst2")
+    assert ended.value.code == 1 and [line[0] for line in calls] == ["prepare", "pretrain"]
