@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from etude.baselines import chain, tag_features
+from etude.baselines import chain, tag_features, tagger
 from etude.baselines.linear_baseline import WordVectors
 from etude.baselines.registry import fit, load
 from etude.errors import UserError
@@ -199,6 +199,23 @@ def test_parts_of_a_letter_stay_in_its_chunk(scheme: Scheme, chunks: list[tuple[
     spread = tag_features.spread_tags(encode(spans, len(sizes), scheme), owners)
     expected = [Span(kind, int(bounds[start]), int(bounds[stop])) for kind, start, stop in spans]
     assert spread == encode(expected, len(owners), scheme)
+    assert tagger._join_tags(spread, owners) == encode(spans, len(sizes), scheme)
+
+
+@pytest.mark.parametrize("encoding", [None, "iobes"])
+def test_a_file_of_jamo_is_learnt_as_syllables(encoding: Scheme | None) -> None:
+    """Its answers were those of a tagger of jamo that read syllables: hardly an entity was found."""
+    composed, settings = characters(), tag.Settings(encoding=encoding)
+    items = []
+    for item in composed:
+        letters, owners = tag_features.compose(list(unicodedata.normalize("NFD", "".join(item.words))))
+        assert letters == item.words
+        spread = tag_features.spread_tags(item.tags or (), owners)
+        items.append(TaggedSentence(list(unicodedata.normalize("NFD", "".join(letters))), spread, True))
+    apart = Examples(items, composed.source, composed.places)
+    expected, model = fit("tfidf", "tag", settings, composed), fit("tfidf", "tag", settings, apart)
+    assert model.features == expected.features
+    assert [answer["tags"] for answer in model.predict(apart)] == [item.tags for item in items]
 
 
 def test_characters_are_tagged_with_their_spaces() -> None:

@@ -10,6 +10,7 @@ import inspect
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any, Self
 
 import numpy as np
@@ -136,7 +137,8 @@ class TagBaseline(Baseline[TaggedSentence]):
             raise UserError(f"A tagger tells tags apart, and there is only {task.facts['labels']}. Give two or more.")
         task.scoring.check_gold(examples)
         tags = np.concatenate([_gold(task, item, where) for item, where in zip(examples, examples.places, strict=True)])
-        names = [sentence_features(_units(task, item), task.facts["characters"], lookup) for item in examples]
+        units = [_compose(task, _units(task, item))[0] for item in examples]
+        names = [sentence_features(words, task.facts["characters"], lookup) for words in units]
         counts = Counter(name for sentence in names for word in sentence for name in word)
         smallest = 1 if len(examples) < RARE else 2
         features = sorted(name for name, count in counts.items() if count >= smallest)
@@ -158,8 +160,7 @@ class TagBaseline(Baseline[TaggedSentence]):
         answers = []
         for item in examples:
             words = _units(self.task, item)
-            by_character = facts["characters"] and scheme is not None
-            units, owners = compose(words) if by_character else (words, range(len(words)))
+            units, owners = _compose(self.task, words)
             features = sentence_features(units, facts["characters"], self._clusters)
             scores = emissions(features, self._columns, self.chain.weight)
             numbers = best_tags(scores, *layers)
@@ -232,8 +233,26 @@ def _units(task: BaselineTask, item: TaggedSentence) -> list[str]:
     return list(text) if characters else text.split()
 
 
+def _compose(task: BaselineTask, words: list[str]) -> tuple[list[str], Sequence[int]]:
+    """The units that are tagged, and which of them each word is part of: jamo are tagged as syllables."""
+    by_character = task.facts["characters"] and task.facts["scheme"] is not None
+    return compose(words) if by_character else (words, range(len(words)))
+
+
+def _join_tags(tags: Sequence[str], owners: Sequence[int]) -> list[str]:
+    """Tags of composed characters from those of their parts, which spread_tags gives back."""
+    joined = []
+    for _, places in groupby(range(len(tags)), key=lambda place: owners[place]):
+        parts = [tags[place] for place in places]
+        prefix, rest = parts[0][0], parts[0][1:]
+        if parts[-1][0] in "ES" and prefix != "O":
+            prefix = "S" if prefix in "BS" else "E"
+        joined.append(prefix + rest)
+    return joined
+
+
 def _gold(task: BaselineTask, item: TaggedSentence, where: str) -> np.ndarray:
-    """(words,) the numbers of the tags."""
+    """(units,) the numbers of the tags."""
     labels, tags = task.facts["labels"], item.tags or []
     numbers = {label: number for number, label in enumerate(labels)}
     if task.facts["encoding"] != task.facts["scheme"]:
@@ -244,6 +263,8 @@ def _gold(task: BaselineTask, item: TaggedSentence, where: str) -> np.ndarray:
             f"{item.place(where, unknown)}: the tag '{tags[unknown]}' is not one the model knows."
             f"{suggest_name(tags[unknown], labels)} Correct it, or leave the sentence out."
         )
+    if task.facts["scheme"] is not None:
+        tags = _join_tags(tags, _compose(task, _units(task, item))[1])
     return np.array([numbers[tag] for tag in tags], dtype=np.int64)
 
 
