@@ -89,6 +89,9 @@ def test_relations_by_words(tmp_path: Path) -> None:
     [
         ({"subject_entity": {"word": "B", "start_idx": 7, "end_idx": 7}}, 'the entity "B" is not at its offset 7'),
         ({"subject_entity": {"word": "A", "start_idx": 90, "end_idx": 91}}, "reaches from 90 to 92, outside the text"),
+        ({"subject_entity": {"start": False, "end": 1}}, "not an object with word, start and end"),
+        ({"token": ["A", "B"], "subj_start": False, "subj_end": 0}, "subj_start and subj_end are False and 0"),
+        ({"entities": [["Q1", False, 3]]}, "not an entity with its name, start and end"),
         ({"subject_entity": "A"}, "holds \"A\", not an object with word, start and end"),
         ({"object_entity": RE[0]["subject_entity"]}, "the two entities overlap"),
         ({"object_entity": {"word": "A", "start_idx": 7, "end_idx": 7}}, "the two entities overlap"),

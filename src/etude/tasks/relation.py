@@ -153,7 +153,7 @@ def _entity(record: Record, text: str, role: str, columns: Mapping[str, str], wh
         if isinstance(value, dict)
         else (None, None)
     )
-    if not isinstance(start, int) or not isinstance(end, int):
+    if type(start) is not int or type(end) is not int:  # true and false are none
         raise UserError(f"{where}: the column '{column}' holds {short(value)}, not an object with word, start and end.")
     stop = end + 1 if inclusive else end
     if not 0 <= start < stop <= len(text):
@@ -176,7 +176,7 @@ def _of_words(record: Record, where: str) -> tuple[str, tuple[Entity, Entity]]:
     entities = []
     for role, name in (("subject", "subj"), ("object", "obj")):
         first, last = record.get(f"{name}_start"), record.get(f"{name}_end")
-        if not isinstance(first, int) or not isinstance(last, int) or not 0 <= first <= last < len(words):
+        if type(first) is not int or type(last) is not int or not 0 <= first <= last < len(words):
             raise UserError(f"{where}: {name}_start and {name}_end are {first} and {last}, not places of two words.")
         entities.append(Entity(starts[first], starts[last + 1] - 1, record.get(f"{name}_type"), role))
     return " ".join(words), (entities[0], entities[1])

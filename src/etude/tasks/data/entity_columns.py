@@ -36,6 +36,6 @@ def _fields(entry: Any, column: str, where: str) -> tuple[str, int, int]:
     else:
         values = tuple(entry[:3]) if isinstance(entry, list) and len(entry) >= 3 else (None, None, None)
     name, start, end = values
-    if not isinstance(name, str) or not isinstance(start, int) or not isinstance(end, int):
+    if not isinstance(name, str) or type(start) is not int or type(end) is not int:
         raise UserError(f"{where}: '{column}' holds {short(entry)}, not an entity with its name, start and end.")
     return name, start, end
