@@ -197,6 +197,18 @@ def test_parts_of_speech_have_no_encoding_of_chunks() -> None:
         learn(parts_of_speech(), Settings(encoding="iobes"))
 
 
+def test_numbers_in_the_place_of_tags_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Files of Hugging Face number the classes of ner_tags: their entities were scored as plain tags, unsaid."""
+    item = parse({"tokens": ["Anna", "runs"], "ner_tags": [1, 0]}, {}, "x:1")
+    numbers = Examples([item], "x.jsonl", ["x:1"])
+    with caplog.at_level(logging.WARNING, "etude"):
+        assert tag.learn(numbers, Settings())["scheme"] is None
+    assert "x.jsonl: the tags are numbers" in caplog.text and "B-PER" in caplog.text
+    caplog.clear()
+    tag.learn(numbers, Settings(scheme="none"))
+    assert not caplog.text
+
+
 def test_parts_of_speech_are_scored_by_accuracy(tokenizer: Tokenizer, caplog: Any) -> None:
     data = parts_of_speech()
     model = model_of("both", tokenizer.vocab)

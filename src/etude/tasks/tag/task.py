@@ -136,6 +136,13 @@ def _scheme(examples: Examples[TaggedSentence], settings: Settings) -> Scheme | 
     if settings.scheme == "none":
         return None
     declared: Scheme | None = None if settings.scheme == "auto" else settings.scheme
+    if declared is None and all(tag.isdecimal() for item in examples for tag in item.tags or ()):
+        log.warning(
+            "%s: the tags are numbers, which are learnt as plain tags and scored by accuracy. Where they stand for "
+            "chunks, as ner_tags of Hugging Face's files do, put the names of their classes (O, B-PER, ...) into the "
+            "column; else task.scheme=none says that they are none.",
+            examples.source,
+        )
     chunks = declared is not None or any(tag[:2] in ("B-", "I-") for item in examples for tag in item.tags or ())
     for number, item in enumerate(examples):
         check_shape(item, examples.places[number], chunks, rules_of=declared)
