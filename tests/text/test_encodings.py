@@ -86,12 +86,13 @@ def test_messages_name_the_encoding_and_the_option(tmp_path: Path) -> None:
         etude.prepare(str(file), out=tmp_path / "c", tokenizer="char")
     with pytest.raises(UserError, match=r"is not cp949: a byte near \d+"):
         etude.prepare(str(file), out=tmp_path / "c", tokenizer="char", encoding="cp949")
-    with pytest.raises(UserError, match=r"no encoding 'cp1225'. Did you mean 'cp1252'"):
+    with pytest.raises(UserError, match=r"no encoding of text 'cp1225'. Did you mean 'cp1252'"):
         etude.prepare(str(file), out=tmp_path / "c", tokenizer="char", encoding="cp1225")
     (tmp_path / "a.csv").write_bytes("text,label\ncafé was good,1\nbad “place”,0\n".encode("cp1252"))
     with pytest.raises(UserError, match=r"a\.csv:2: not UTF-8 at byte 3.*iconv -f CP1252 .*a\.csv > conv") as caught:
         classify.read(tmp_path / "a.csv")
     assert "--encoding" not in str(caught.value), "an option of texts alone"
     assert check_encoding("UTF-8") is None and check_encoding("Windows-1252") == "cp1252"
-    with pytest.raises(UserError, match="no encoding 'base64'"):
-        check_encoding("base64")
+    for name in ("base64", "idna", "punycode", "unicode_escape", "undefined"):
+        with pytest.raises(UserError, match=f"no encoding of text '{name}'.*such as cp1252, cp949"):
+            check_encoding(name)

@@ -20,6 +20,8 @@ LATIN = frozenset(chr(code) for code in range(0xC0, 0x100)) - {"×", "÷"} | fro
 PRINT = frozenset("€‚„…†‡‰‹›‘’“”•–—™¡¢£§©«®°±²³´µ·»¼½¾¿\xa0")
 NAMES = {"CP949": "CP949 (Korean Windows)", "CP1252": "CP1252 (Windows-1252, Western European)"}
 COMPRESSED = (".gz", ".xz", ".zst", ".bz2", ".zip")
+KNOWN = ("cp1252", "cp949", "euc_kr", "latin_1", "utf-16", "shift_jis", "gb18030", "big5", "cp1251")
+NO_TEXT = ("idna", "punycode", "unicode_escape", "raw_unicode_escape")  # codecs of domain names and of program code
 UTF8 = ("utf-8", "utf8", "utf_8", "utf-8-sig")
 
 
@@ -93,8 +95,12 @@ def check_encoding(name: str | None) -> str | None:
     try:
         codec = codecs.lookup(name)
         "a".encode(codec.name)  # refuses what is no encoding of text, such as base64
+        if codec.name.replace("-", "_") in NO_TEXT:
+            raise LookupError(codec.name)
     except (LookupError, ValueError):
-        known = ("cp1252", "cp949", "euc_kr", "latin_1", "utf-16", "shift_jis", "gb18030", "big5", "cp1251")
-        hint = suggest_name(name, known)
-        raise UserError(f"There is no encoding '{name}'.{hint} Python's names are known, such as cp1252.") from None
+        hint = suggest_name(name, KNOWN)
+        usual = ", ".join(KNOWN)
+        raise UserError(
+            f"There is no encoding of text '{name}'.{hint} Python's names are known, such as {usual}."
+        ) from None
     return codec.name
