@@ -327,6 +327,7 @@ def test_damaged_archives(tmp_path: Path, packing: str) -> None:
         (b'{"text": "a"}\n{"text": "b"\n', ["line 2", "not JSON"]),
         (b'["text"]\n', ["line 1", "object"]),
         (b'{"text": "a\\ud800b"}\n', ["line 1", "surrogate"]),
+        (b'{"text": "x"}\n{"text": "a\\u0000b"}\n', ["line 2", "character 1 of 'text' is U+0000", "--errors replace"]),
         ('{"text": "a\u2028b"}\n{"txt": "b"}\n'.encode(), ["line 2"]),
     ],
 )
@@ -342,9 +343,9 @@ def test_half_a_surrogate_pair_in_an_ernie_record_is_told_by_its_line(tmp_path: 
     assert read(tmp_path / "a.jsonl", ReadSettings(**read_settings, errors="replace")).texts == ["a\ufffd b"]
 
 
-def test_lone_surrogates_can_be_replaced(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(b'{"text": "a\\ud800b \\ud83d\\ude42"}\n')
-    assert read(tmp_path / "a.jsonl", ReadSettings(errors="replace")).texts == ["a\ufffdb 🙂"]
+def test_lone_surrogates_and_zeros_can_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "a\\ud800b \\ud83d\\ude42"}\n{"text": "c\\u0000d"}\n')
+    assert read(tmp_path / "a.jsonl", ReadSettings(errors="replace")).texts == ["a\ufffdb 🙂", "c\ufffdd"]
 
 
 def test_bad_tables(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def _get_text(record: dict[str, object], name: str, settings: ReadSettings, plac
 
 
 def _check_text(text: str, name: str, settings: ReadSettings, place: str) -> str:
-    """Return the text of a field without halves of surrogate pairs; UserError where they may not be replaced."""
+    """Return the text of a field; halves of surrogate pairs and U+0000 are replaced, or raise UserError."""
     try:
         if not text.isascii():
             text.encode()
@@ -233,6 +233,13 @@ def _check_text(text: str, name: str, settings: ReadSettings, place: str) -> str
             ) from None
         # a pair of halves is one character; what is left alone becomes U+FFFD
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if "\0" in text:  # an escape of JSON, too: as a byte, `_decode` has refused it
+        if settings.errors == "strict":
+            raise UserError(
+                f"{place}: character {text.index(chr(0))} of '{name}' is U+0000, which stands in no text. "
+                "Go on with --errors replace to put U+FFFD in its place."
+            )
+        text = text.replace("\0", "\ufffd")
     return text
 
 
