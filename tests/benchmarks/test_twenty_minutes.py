@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from benchmarks import twenty_minutes
 SCORES = {"5e-5": 0.5, "1e-4": 0.75, "2e-4": 0.25}
 
 
-def fake_etude(calls: list[list[str]], failing: str = ""):  # type: ignore[no-untyped-def]
+def fake_etude(calls: list[list[str]], failing: str = "") -> Callable[..., int]:
     """Write what the commands would; a fine-tuning scores by its rate, and a bit more with every seed."""
 
     def run(*words: object, log: Path, threads: int = 1) -> int:
@@ -41,7 +42,7 @@ def fake_etude(calls: list[list[str]], failing: str = ""):  # type: ignore[no-un
 
 
 def start(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> None:
-    monkeypatch.setattr(twenty_minutes.signal, "signal", lambda *_: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
     arguments = [str(folder / "text.txt"), str(folder / "tasks"), str(folder / "work"), *words]
     monkeypatch.setattr(sys, "argv", ["twenty_minutes.py", *arguments])
     twenty_minutes.main()
