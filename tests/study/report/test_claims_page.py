@@ -35,6 +35,8 @@ def test_a_study_becomes_a_row_with_its_numbers(report: Report, tmp_path: Path) 
     assert 'href="tiny.html"' in page and (tmp_path / "tiny.html").is_file() and (tmp_path / "tiny.md").is_file()
     for claim in report.results["claims"]:
         assert format_points(claim["mean"], sign=True) in page
+    units = [page.count(f'<span class="key"><span lang="en">{name}') for name in ("Difference", "FLOPs", "Smallest")]
+    assert units == [len(report.results["claims"])] * 3, "phones show no head of the table"
     flops = count_flops(report.results)
     assert flops is not None and f"{100 * flops / 2.4e9:.2g}\N{NO-BREAK SPACE}% of the paper" in page
     stored = json.loads((tmp_path / "results" / "tiny.json").read_text(encoding="utf-8"))

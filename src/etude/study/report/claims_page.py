@@ -129,7 +129,9 @@ def _render_outcome(
     if judged.get("mean") is not None:
         level = f"{format_level(outcome)}: " if has_levels else ""
         low, high = format_points(judged["low"]), format_points(judged["high"])
-        difference = f"<b>{format_points(judged['mean'], sign=True)}</b> <span>({level}{low} … {high})</span>"
+        key = "all_claims_differences" if has_levels else "all_claims_difference"
+        difference = _render_key(key, level=format_level(outcome))
+        difference += f"<b>{format_points(judged['mean'], sign=True)}</b> <span>({level}{low} … {high})</span>"
         p = f"<br><small>{format_p_statement(judged['holm'])}</small>"
     flops = outcome["flops"] if "flops" in outcome else count_flops(outcome)
     scale = format_scientific(float(f"{flops:.1e}")) if flops else "–"
@@ -142,9 +144,16 @@ def _render_outcome(
     return (
         f"<td class='asked'>{localize_html(judged['claim'])}<br><small>{link} · {where} · {seeds}</small></td>"
         f'<td class="difference">{difference}{p}</td>'
-        f'<td>{scale}</td><td><span class="badge {judged["verdict"].replace(" ", "-")}">'
-        f'{translate(judged["verdict"])}</span>{_render_reason(outcome, judged)}</td><td class="n">{power}</td>'
+        f"<td>{_render_key('all_claims_scale')}{scale}</td>"
+        f'<td><span class="badge {judged["verdict"].replace(" ", "-")}">'
+        f"{translate(judged['verdict'])}</span>{_render_reason(outcome, judged)}</td>"
+        f'<td class="n">{_render_key("all_claims_power")}{power}</td>'
     )
+
+
+def _render_key(column: str, **values: str) -> str:
+    """Name the column of a cell, which only phones show: they have no head of the table."""
+    return f'<span class="key">{translate(column, **values)}: </span>'
 
 
 def _render_reason(outcome: JsonDict, judged: JsonDict) -> str:
