@@ -128,6 +128,8 @@ def test_a_better_one_that_was_too_slow_is_no_claim(data: Any, tmp_path: Path, f
     assert any(line.startswith("Best: unsure.") for line in lines)
     assert any("Nothing beats a bag of words" in line for line in lines)
     assert "was better" not in page.render(first)
+    alone = page.render({**first, "rows": [{**rows[1], "is_selectable": True}], "minutes": 1.0})
+    assert ">contender<" in alone and ">of 1 minute<" in alone
 
 
 def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -79,12 +79,12 @@ def test_a_leader_by_few_folds_is_not_called_clear(data: PickData, tmp_path: Pat
     assert "a is the only contender here, scored by 2 of 5 folds." in describe_ending(race)["en"], "time was left"
     assert "후보는 a 하나이며, 5겹 중 2겹으로" in describe_ending(race)["ko"]
     race.run_folds(race.enter(Scripted("b", 0.2)))
-    assert "a leads, by 2 of 5 folds; there was no time" in describe_ending(race)["en"]
-    assert "5겹 중 2겹에서 선두" in describe_ending(race)["ko"]
+    assert "a leads, compared on 2 of 5 folds; there was no time" in describe_ending(race)["en"]
+    assert "a 선두(5겹 중 2겹으로 비교)" in describe_ending(race)["ko"]
     race.run_more_folds(race.entries["a"], FOLDS, "more")
     assert "a leads clearly" in describe_ending(race)["en"]
     race.refused.append(race.entries["a"])  # its encoder was not fine-tuned, for lack of time
-    assert "a leads, by 5 of 5 folds; there was no time" in describe_ending(race)["en"]
+    assert "a leads, compared on 5 of 5 folds; there was no time" in describe_ending(race)["en"]
 
 
 def test_folds_that_there_was_no_time_for_come_first(data: PickData, tmp_path: Path) -> None:

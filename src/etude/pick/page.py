@@ -94,11 +94,12 @@ def _render_header(results: dict[str, Any]) -> str:
         )
     if majority is not None and best["score"] <= majority["score"]:
         answer += " " + _both("Nothing beats the most frequent answer here.", "가장 흔한 답을 이기는 것이 없습니다.")
-    labels = results["labels"]
+    labels, minutes = results["labels"], f"{results['minutes']:g}"
+    contenders = sum(row["is_selectable"] for row in results["rows"])
     facts = [
         (f"{labels['refit_on']:,}", _both("labels learnt from", "학습한 레이블")),
-        (str(sum(row["is_selectable"] for row in results["rows"])), _both("contenders", "후보")),
-        (f"{results['seconds'] / 60:.1f}", _both(f"of {results['minutes']:g} minutes", f"/ {results['minutes']:g}분")),
+        (str(contenders), _both("contender" if contenders == 1 else "contenders", "후보")),
+        (f"{results['seconds'] / 60:.1f}", _both(f"of {minutes} minute{'s' * (minutes != '1')}", f"/ {minutes}분")),
     ]
     items = "".join(f"<li><b>{value}</b>{text}</li>" for value, text in facts)
     title = _both("Which model is best here", "여기서는 어떤 모형이 가장 좋은가")

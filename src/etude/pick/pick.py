@@ -236,7 +236,7 @@ def pick(
 def _describe_limit(count: int, given: int, minutes: float) -> Label:
     return {
         "en": f"Learns from {count:,} of {given:,} labels: fits on all of them would take too much of {minutes:g} "
-        "minutes. More --minutes use more.",
+        f"minute{'s' * (minutes != 1)}. More --minutes use more.",
         "ko": f"레이블 {given:,}개 중 {count:,}개로 학습합니다. 모두 쓰면 {minutes:g}분 안에 끝나지 않습니다. "
         "--minutes를 늘리면 더 씁니다.",
     }

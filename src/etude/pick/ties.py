@@ -81,10 +81,10 @@ def describe_ending(race: Race) -> Label:
         }
     if not rivals and (is_cut or race.refused or count < race.data.repeat):
         return {
-            "en": f"Ended after {spent} of {total}: {leader['en']} leads, by {count} of {planned} folds; there was no "
-            "time for more comparisons beside the final fit.",
-            "ko": f"{total_ko} 중 {spent_ko} 뒤 종료: {leader['ko']}, {planned}겹 중 {count}겹에서 선두. 최종 학습을 "
-            "빼면 더 비교할 시간이 없었습니다.",
+            "en": f"Ended after {spent} of {total}: {leader['en']} leads, compared on {count} of {planned} folds; "
+            "there was no time for more comparisons beside the final fit.",
+            "ko": f"{total_ko} 중 {spent_ko} 뒤 종료: {leader['ko']} 선두({planned}겹 중 {count}겹으로 비교). 최종 "
+            "학습을 빼면 더 비교할 시간이 없었습니다.",
         }
     if not rivals:
         return {
