@@ -62,6 +62,7 @@ def test_a_section_for_a_gpu_takes_the_place_of_the_others() -> None:
     [
         ("budget: {flops: 4.6e8}", "budgt: {flops: 4.6e8}", "line {}: 'budgt' is not a part of a study. Did you mean"),
         ("flops: 4.6e8", "flops: 4.6e8, tokens: 3", "exactly one of flops, tokens and minutes"),
+        ("recipe: bert-toy", "recipe: bert-toi", "line {}: There is no recipe named 'bert-toi'. Did you mean"),
         ("kind: classify,", "kind: clasify,", "line {}: 'clasify' is not a kind of task. Did you mean 'classify'"),
         ("labels: [16],", "labls: [16],", "line {}: there is no setting 'tasks.topic.labls'"),
         ("world: topic", "world: topic, train: x.jsonl", "one of world, made and train"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -65,6 +66,16 @@ def test_word_vectors_alone_keep_to_the_budget(tmp_path: Path) -> None:
         ]
         assert row.length is not None and not row.length.capped and not row.length.by_clock
         assert getattr(row.length, kind) == pytest.approx(amount, rel=0.25)
+
+
+@pytest.mark.parametrize("kind", ["flops", "tokens"])
+def test_a_budget_of_less_than_a_step_is_refused(kind: str, tmp_path: Path) -> None:
+    """Everybody took one step, of 5e8 FLOPs and of 3e8, and the plan said that both had the budget of ten."""
+    with pytest.raises(UserError, match=r"^tiny: budget: 10 .* less than one step of bert costs") as refused:
+        planner.make_plan(tiny(budget={kind: 10}), tmp_path, device="cpu", dry=True)
+    least = float(re.search(rf"at least {{{kind}: (.*?)}}", str(refused.value))[1])
+    rows = planner.make_plan(tiny(budget={kind: least}), tmp_path, device="cpu", dry=True).rows
+    assert min(row.length.steps for row in rows if row.length is not None) == 10
 
 
 def test_schedules_stretch() -> None:

@@ -116,6 +116,7 @@ class TrainingLength:
     epochs: float
     capped: bool  # by the number of passes over the text
     by_clock: bool  # word vectors among others: wall-clock in place of the budget
+    budget_tokens: float  # what the budget is enough for; steps are whole, and one at least
 
 
 def compute_length(
@@ -148,6 +149,7 @@ def compute_length(
         tokens_read / cost.epoch_tokens,
         capped,
         kind == "minutes" and cost.updates_itself,
+        tokens,
     )
 
 

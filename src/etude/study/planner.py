@@ -58,6 +58,8 @@ def make_plan(
     for amount in amounts:
         for draft in drafts:
             plan.rows.append(_make_row(plan, draft, drafts, amount, has_curve=len(amounts) > 1))
+    if not report_only:
+        _refuse_small_budget(study, plan.rows)
     for entry in entries:
         if (run := entry.run(study)) is not None:
             plan.rows.append(Row(entry.name, "start", entry.label, _draft_start(plan, entry, run)))
@@ -189,6 +191,26 @@ def _make_row(plan: Plan, draft: Draft, drafts: list[Draft], amount: float, has_
         full = amount if amount in study.budget.amounts else study.budget.amounts[-1]
         teacher = _make_row(plan, draft.teacher, drafts, full, has_curve)
     return Row(name, "contender", draft.entry.label, draft, amount, recipe, length, teacher)
+
+
+def _refuse_small_budget(study: Study, rows: list[Row]) -> None:
+    """Raise UserError where one step of a contender costs more than the budget: compute would not be equal."""
+    steps: list[tuple[str, float, float]] = []  # (row, cost of a step, budget), of those that the budget is meant for
+    for row in rows:
+        length, entry = row.length, row.draft.entry if row.draft is not None else None
+        if length is None or length.by_clock or length.capped or entry is None or row.amount is None:
+            continue
+        contender = study.contenders[entry.contender]
+        if contender.epochs is None and not contender.flops_of:
+            steps.append((row.name, length.tokens / length.steps * row.amount / length.budget_tokens, row.amount))
+    over = [(name, amount) for name, cost, amount in steps if cost > amount]
+    if over:
+        kind, (name, amount) = study.budget.kind, over[0]
+        raise UserError(
+            f"{study.name}: budget: {format_budget(kind, amount)} are less than one step of {name} costs, so compute "
+            f"would not be equal. Give at least {{{kind}: {10 * max(cost for _, cost, _ in steps):.1e}}}, ten steps "
+            "of every contender."
+        )
 
 
 def _gradient_seconds(plan: Plan, drafts: list[Draft], amount: float) -> list[float]:

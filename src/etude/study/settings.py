@@ -35,7 +35,7 @@ from pydantic import AfterValidator, Field
 from etude.baselines.registry import supports
 from etude.errors import UserError, suggest_name
 from etude.recipes.datasets import resolve_dataset
-from etude.recipes.document import Document, parse_file
+from etude.recipes.document import Document, find_recipe, parse_file
 from etude.recipes.schema import Recipe, validate_settings
 from etude.runs.task_plan import check_settings, task_module
 from etude.settings import Strict
@@ -285,6 +285,12 @@ def _check_study(study: Study, document: Document) -> None:
         raise UserError(f"{document.place(())}: a study needs contenders and tasks.")
     if all(contender.recipe is None for contender in study.contenders.values()):
         raise UserError(f"{document.place(('contenders',))}: at least one contender must have a recipe to pre-train.")
+    for name, contender in study.contenders.items():
+        try:
+            if contender.recipe is not None:
+                find_recipe(contender.recipe)
+        except UserError as error:
+            raise UserError(f"{document.place(('contenders', name, 'recipe'))}: {error}") from None
     entries, tasks = study.entries(), study.scored_tasks()
     for name in (CONTROL, FROZEN, MAJORITY):
         if name in study.contenders:
