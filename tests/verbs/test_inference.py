@@ -180,6 +180,11 @@ def test_a_long_pipe_is_warned_of_cut_texts_once(
     assert len([message for message in caplog.messages if "were cut" in message]) == 1
 
 
+def test_an_unknown_task_is_refused_before_the_run_is_opened(reviews: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"'clasify' is not a kind of task\. Did you mean 'classify'\?"):
+        etude.finetune(tmp_path, "clasify", train=reviews[0], out=tmp_path / "run")
+
+
 def test_a_suite_is_a_verb_of_its_own(base: Bases, reviews: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"use etude\.finetune_suite"):
         etude.finetune(base("bert"), "glue", train=tmp_path, out=tmp_path / "run")

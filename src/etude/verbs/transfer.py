@@ -66,12 +66,15 @@ def finetune(
     require_at_least("seeds", seeds, 1)
     run, train = require_path("run", run, PRETRAINED), require_path("train", train, EXAMPLES)
     dev = None if dev is None else require_path("dev", dev, EXAMPLES)
+    from etude.recipes.datasets import resolve_dataset
+    from etude.runs.task_plan import task_module
     from etude.transfer import finetune as single
     from etude.transfer import search, suite
     from etude.verbs.task_run import TaskRun
 
     if task in suite.SUITES:
         raise UserError(f"'{task}' is a suite of tasks: use etude.finetune_suite.")
+    task_module(resolve_dataset(task, {})[0])  # an unknown name is refused before the run is opened
     overrides = dict(settings or {})
     if teacher is not None:
         overrides["distill.teacher"] = str(require_path("teacher", teacher, "a run of the task"))
