@@ -115,11 +115,30 @@ def test_all_bad_lines_are_named_at_once(tmp_path: Path) -> None:
 
 def test_a_missing_column_is_one_line(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", [["text", "lable"], *[[f"t{n}", "a"] for n in range(300)]])
-    _, problems = read_labels("classify", path)
-    (problem,) = problems
-    assert problem.count == 300
-    assert str(problem).startswith(f"{path}:2: there is no column 'label'. Did you mean 'lable'?")
-    assert "299 more like this: line 3, line 4" in str(problem)
+    for skip_bad in (False, True):  # where all are left out, that is no warning
+        _, (problem,) = read_labels("classify", path, skip_bad=skip_bad)
+        assert str(problem).startswith(f"{path}:2: there is no column 'label'. Did you mean 'lable'?")
+        assert problem.is_fatal and ("299 more like this: line 3, line 4" in str(problem)) == skip_bad
+
+
+def test_all_missing_columns_are_one_line(tmp_path: Path) -> None:
+    """300 problems, by the record, that proposed the number of a row, and the label on the next try."""
+    rows = [[str(n), f"2024-01-{n % 28 + 1:02}", f"{n}번째 리뷰, 길게 쓴 글", "긍부"[n % 2]] for n in range(1, 301)]
+    path = write_csv(tmp_path / "레이블.csv", [["연번호", "날짜", "내용", "감정"], *rows])
+    _, (problem,) = read_labels("classify", path)
+    assert str(problem) == (
+        f"{path}:2: there are no columns 'text' and 'label'. Known: 감정, 날짜, 내용, 연번호. Name yours by their "
+        "roles, as in -c 'text=내용' -c 'label=감정'; 'etude tasks TASK' lists the roles."
+    )
+    _, (problem,) = read_labels("classify", path, {"text": "내용"})
+    assert "there is no column 'label'" in str(problem) and "as in -c 'label=감정'; " in str(problem)
+    counted = write_csv(tmp_path / "b.csv", [["n", "document"], *[[str(n), f"t{n}"] for n in range(30)]])
+    _, (problem,) = read_labels("classify", counted)  # what counts up is no label, nor what is read as the text
+    assert "as in -c label=COLUMN; " in str(problem)
+    rows = [["1", "왜?", f"글 {n}", "0"] for n in range(9)]
+    pairs = write_csv(tmp_path / "c.csv", [["q", "질문", "글", "맞음"], *rows])
+    _, (problem,) = read_labels("rank", pairs, {"query": "질문"})
+    assert "as in -c 'candidate=글' -c 'label=맞음'; " in str(problem)
 
 
 @pytest.mark.parametrize(("name", "content", "words"), [

@@ -131,6 +131,13 @@ def test_a_bad_example_is_found_before_anything_runs(
     assert "--skip-bad" not in str(refused.value), "a study has no such option"
 
 
+def test_missing_columns_are_named_with_the_setting_for_others(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,words,stars\n" + "".join(f"{n},a text {n},{n % 2}\n" for n in range(9)))
+    with pytest.raises(UserError, match=r"no columns 'text' and 'label'.* columns: {text: words, label: stars}\."):
+        split_files(Task(kind="classify", train=str(path)), None)
+
+
 @pytest.mark.parametrize("part", ["dev", "test"])
 def test_a_label_that_nobody_can_learn_is_found_before_anything_runs(part: str, tmp_path: Path) -> None:
     good = [{"text": f"text {number}", "label": "ab"[number % 2]} for number in range(40)]
@@ -156,3 +163,7 @@ def test_examples_that_two_files_have_in_common_are_told(tmp_path: Path, caplog:
     caplog.clear()
     split_files(Task(kind="classify", train=paths["train"]), None)
     assert not caplog.records, "parts that are made here share none"
+    parts = split_files(Task(kind="classify", train=paths["train"], dev_size=30, test_size=2), None)
+    [record] = caplog.records
+    assert "train.jsonl: fewer examples than" in record.getMessage()
+    assert f" ask for: {len(parts['dev'])} of 30 for dev. Name files" in record.getMessage()

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from etude.pick.problems import Problem, merge_alike, quote_label
 from etude.runs.task_plan import task_module
 from etude.tasks.base import TaskKind
 from etude.tasks.data import candidates, conll
-from etude.tasks.data.examples import Examples, Record
+from etude.tasks.data.examples import Examples, Record, check_columns
 from etude.tasks.data.records import Records, dump_record
 from etude.train import checkpoint
 
@@ -106,7 +106,7 @@ def read_labels(
     bad: list[tuple[str, str]] = []
     problems: list[Problem] = []
     try:
-        for place, record in _read_records(module, source, named):
+        for place, record in _read_records(module, source, named, skip_bad):
             try:
                 if isinstance(record, UserError):
                     raise record
@@ -120,7 +120,7 @@ def read_labels(
         problems.append(Problem(str(error)))
     if not problems and items:
         items = _reread(module, source, named, places) or items
-    if bad and skip_bad:
+    if bad and items and skip_bad:
         left_out = f"{source}: {len(bad)} bad examples left out; the first: {bad[0][1]}"
         korean = f"{source}: 잘못된 예시 {len(bad)}개를 뺐습니다. 첫 예시: {bad[0][0]}"
         problems.append(Problem(left_out, False, len(bad), korean))
@@ -159,10 +159,14 @@ def _leave_out_silent(labelled: Labelled) -> tuple[Labelled, list[Problem]]:
     return rest, [Problem(message, False, count, korean)]
 
 
-def _read_records(module: TaskKind, path: str, columns: Mapping[str, str]) -> Records:
+def _read_records(module: TaskKind, path: str, columns: Mapping[str, str], skip_bad: bool) -> Records:
     """The records of a file, one an example: pairs of one query become one record of all its candidates."""
+    has_pairs = module.parse is candidates.parse
+    parse: Callable[..., object] = candidates.parse_row if has_pairs else module.parse
     records = module.records(path)
-    return candidates.group_pairs(records, columns) if module.parse is candidates.parse else records
+    if not skip_bad:
+        records = check_columns(records, lambda record, place: parse(record, columns, place, True))
+    return candidates.group_pairs(records, columns) if has_pairs else records
 
 
 def _reread(module: TaskKind, path: str, columns: Mapping[str, str], places: Sequence[str]) -> list[Any] | None:

@@ -27,6 +27,7 @@ from etude.study.settings import Study
 from etude.study.text_source import TextSource, make_sentence_pairs, open_world
 from etude.tasks import classify
 from etude.tasks.data import candidates
+from etude.tasks.data.examples import MissingColumnError, check_columns
 from etude.tasks.data.records import dump_record
 from etude.text.prepare.sources import find_sources
 from etude.text.remote.urls import is_url
@@ -261,7 +262,19 @@ def split_files(task: Task, data: Path | None) -> dict[str, list[Record]]:
     parts = {"train": train, "dev": _take(task, dev, task.dev_size), "test": _take(task, test, task.test_size)}
     _refuse_unknown_labels(task, parts)
     _warn_of_shared(task, parts)
+    _warn_of_sizes(task, parts)
     return parts
+
+
+def _warn_of_sizes(task: Task, parts: Parts) -> None:
+    """Log where dev or test has fewer examples than the study asks for: its scores settle less than was planned."""
+    sizes = {"dev": task.dev_size or 0, "test": task.test_size or 0}
+    short = [f"{len(parts[part])} of {size} for {part}" for part, size in sizes.items() if len(parts[part]) < size]
+    if short:
+        log.warning(
+            "%s: fewer examples than dev_size and test_size ask for: %s. Name files of their own, or ask for fewer.",
+            task.train, " and ".join(short),
+        )  # fmt: skip
 
 
 def _warn_of_shared(task: Task, parts: Parts) -> None:
@@ -337,19 +350,22 @@ def read_records(task: Task, path: Path) -> list[Record]:
     Raises UserError at the first that is bad, with its place.
     """
     kind = task_module(task.kind)
-    read = kind.records(path)
-    if kind.parse is candidates.parse:  # else one query could be on two sides
+    has_pairs = kind.parse is candidates.parse
+    parse: Callable[..., object] = candidates.parse_row if has_pairs else kind.parse
+    read = check_columns(kind.records(path), lambda record, where: parse(record, task.columns, where, True))
+    if has_pairs:  # else one query could be on two sides
         read = candidates.group_pairs(read, task.columns)
     records: list[Record] = []
-    for where, record in read:
-        try:
+    try:  # here: a cell would say so after its pre-training
+        for where, record in read:
             if isinstance(record, UserError):
                 raise record
             kind.parse(record, task.columns, where, True)
-        except UserError as problem:  # here: a cell would say so after its pre-training
-            advice = "Correct it, or take it out of the file; columns of other names go under `columns`."
-            raise UserError(problem.message, advice) from None
-        records.append(dict(record))
+            records.append(dict(record))
+    except MissingColumnError as problem:
+        raise UserError(problem.message, f"Name yours in the task, as in {problem.setting}.") from None
+    except UserError as problem:
+        raise UserError(problem.message, "Correct it, or take it out of the file.") from None
     return records
 
 

@@ -115,8 +115,8 @@ class PromptFile(Strict):
         try:
             return prompt_kind(self.kind).read(path, self.columns, skip_bad)
         except MissingColumnError as error:  # its advice names an option that `etude prompt` does not have
-            named = f"columns: {{{error.role}: {error.example}}}"
-            raise UserError(error.message, f"Name yours in the prompt file by its role, as in {named}.") from None
+            advice = f"Name yours in the prompt file by its role, as in {error.setting}."
+            raise UserError(error.message, advice) from None
 
     def labels(self, *parts: Examples[Any]) -> list[str]:
         """Return the labels of a classification in their usual order; [] for other forms. Their words must differ."""

@@ -157,7 +157,7 @@ def write(folder: Path, name: str, content: str) -> Path:
         (
             "a.csv",
             "id,the words,mark\n1,good stuff,5\n",
-            r"no column 'text'.*as in -c 'text=the words'; 'etude tasks TASK'",
+            r"no columns 'text' and 'label'.*as in -c 'text=the words' -c label=mark; 'etude tasks TASK'",
         ),
         ("a.csv", "id,text,stars\n1,good,5\n", r"no column 'label'.*as in -c label=stars; 'etude tasks TASK'"),
         ("a.csv", 'text,label\n" ",1\n', r":2: the text in the column 'text' is empty.*--skip-bad"),

@@ -23,6 +23,7 @@ from etude.errors import UserError
 from etude.tasks.data.examples import (
     Examples,
     Record,
+    check_columns,
     checked_text,
     column_of,
     gather,
@@ -105,12 +106,33 @@ def read(
     path: str | Path, columns: Mapping[str, str] | None = None, skip_bad: bool = False, labelled: bool = True
 ) -> Examples[Query]:
     named = columns or {}
+    rows = records(path) if skip_bad else check_columns(records(path), lambda r, at: parse_row(r, named, at, labelled))
     return gather(
-        group_pairs(records(path), named, labelled),
+        group_pairs(rows, named, labelled),
         lambda record, where: parse(record, named, where, labelled),
         path,
         skip_bad,
     )
+
+
+def parse_row(record: Record, columns: Mapping[str, str], where: str, labelled: bool = True) -> Query | _Pair:
+    """Parse a record as a file has it: a query with all its candidates, or with one."""
+    if _is_whole(record, columns):
+        return parse(record, columns, where, labelled)
+    return _parse_pair(record, columns, where, labelled)
+
+
+def _is_whole(record: Record, columns: Mapping[str, str]) -> bool:
+    return column_of(record, "candidates", columns, COLUMNS["candidates"]) in record or "positives" in record
+
+
+_Pair = tuple[str, str, float]
+
+
+def _parse_pair(record: Record, columns: Mapping[str, str], where: str, labelled: bool) -> _Pair:
+    named = {role: column_of(record, role, columns, COLUMNS[role]) for role in ("query", "candidate", "label")}
+    texts = text_of(record, named["query"], where), text_of(record, named["candidate"], where)
+    return (*texts, number_of(record, named["label"], where) if labelled else 0.0)
 
 
 def group_pairs(records: Records, columns: Mapping[str, str], labelled: bool = True) -> Records:
@@ -123,7 +145,7 @@ def group_pairs(records: Records, columns: Mapping[str, str], labelled: bool = T
             else:
                 yield where, record
             continue
-        whole = column_of(record, "candidates", columns, COLUMNS["candidates"]) in record or "positives" in record
+        whole = _is_whole(record, columns)
         key = None if whole else _key(record, columns)
         if group is not None and (whole or key != group.key):
             yield group.where, group.finished(columns)
@@ -150,14 +172,12 @@ def _key(record: Record, columns: Mapping[str, str]) -> Any:
 class _Group:
     where: str
     key: Any
-    pairs: list[tuple[str, str, float]]
+    pairs: list[_Pair]
     wrong: UserError | None = None
 
     def add(self, record: Record, columns: Mapping[str, str], where: str, labelled: bool) -> None:
-        named = {role: column_of(record, role, columns, COLUMNS[role]) for role in ("query", "candidate", "label")}
         try:
-            texts = text_of(record, named["query"], where), text_of(record, named["candidate"], where)
-            self.pairs.append((*texts, number_of(record, named["label"], where) if labelled else 0.0))
+            self.pairs.append(_parse_pair(record, columns, where, labelled))
         except UserError as problem:
             self.wrong = self.wrong or problem
 

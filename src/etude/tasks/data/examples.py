@@ -10,8 +10,9 @@ import difflib
 import json
 import math
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -54,7 +55,7 @@ def gather(
 ) -> Examples[E]:
     """All examples of some records; `skip_bad` leaves bad ones out and keeps what was wrong with them in `bad`."""
     examples: Examples[E] = Examples([], str(source), [])
-    for where, record in records:
+    for where, record in records if skip_bad else check_columns(records, parse):
         try:
             if isinstance(record, UserError):
                 raise record
@@ -80,15 +81,27 @@ REMEDY = "Fill it, or leave such lines out with --skip-bad."
 
 
 class MissingColumnError(UserError):
-    """There is no column for a role. `example` is a column of the record that may be meant.
+    """There is no column for some roles. `examples` has, by role, a column of the records that may be meant.
 
     The advice is that of verbs with the option -c; what names columns elsewhere (a prompt file) gives its own.
     """
 
-    def __init__(self, message: str, role: str, example: str) -> None:
-        option = "-c " + shlex.quote(f"{role}={example}")
-        super().__init__(message, f"Name yours by its role, as in {option}; 'etude tasks TASK' lists the roles.")
-        self.role, self.example = role, example
+    def __init__(
+        self, where: str, missing: Mapping[str, str], examples: Mapping[str, str], names: Iterable[str]
+    ) -> None:
+        """missing: the name that was looked for, by role; names: of the columns there are."""
+        *others, last = missing.values()
+        listed = f"are no columns {', '.join(map(repr, others))} and" if others else "is no column"
+        message = f"{where}: there {listed} '{last}'.{suggest_name('' if others else last, names)}"
+        options = " ".join("-c " + shlex.quote(f"{role}={example}") for role, example in examples.items())
+        whose = "their roles" if others else "its role"
+        super().__init__(message, f"Name yours by {whose}, as in {options}; 'etude tasks TASK' lists the roles.")
+        self.missing, self.examples = missing, examples
+
+    @property
+    def setting(self) -> str:
+        """The likely columns as the setting of a file."""
+        return f"columns: {{{', '.join(f'{role}: {name}' for role, name in self.examples.items())}}}"
 
 
 class ColumnName(str):
@@ -128,35 +141,118 @@ def value_of(record: Mapping[str, Any], column: str, where: str) -> Any:
             if mark in only and column in only.split(mark):
                 raise UserError(f"{where}: its columns are divided by {name} ({only!r}). Save it with {remedy}.")
         role = column.role if isinstance(column, ColumnName) else "text"
-        message = f"{where}: there is no column '{column}'.{suggest_name(column, map(str, record))}"
-        raise MissingColumnError(message, role, _find_example(record, column, role))
+        example = _find_example([dict(record)], column, role, ())
+        raise MissingColumnError(where, {role: str(column)}, {role: example}, map(str, record))
     return record[column]
+
+
+SAMPLE = 100  # records by which columns are judged
+
+
+def check_columns(
+    records: Iterable[tuple[str, Record | UserError]], parse: Callable[[Record, str], object]
+) -> Iterator[tuple[str, Record | UserError]]:
+    """Yield the records; where none of the first has a column that `parse` needs, raise one error for all such columns.
+
+    The header is wrong there, and each line would say so. A single record without a column is left to the reader.
+    """
+    rows = iter(records)
+    ahead: list[tuple[str, Record | UserError]] = []
+    lacking: list[tuple[str, Record]] = []
+    for where, record in rows:
+        ahead.append((where, record))
+        if not isinstance(record, UserError):
+            if not _lacks_column(record, where, parse):
+                lacking = []
+                break
+            lacking.append((where, record))
+        if len(ahead) == SAMPLE:
+            break
+    if lacking:
+        raise _name_missing(lacking[0][0], [record for _, record in lacking], parse)
+    yield from chain(ahead, rows)
+
+
+def _lacks_column(record: Record, where: str, parse: Callable[[Record, str], object]) -> bool:
+    try:
+        parse(record, where)
+    except MissingColumnError:
+        return True
+    except UserError:
+        pass
+    return False
+
+
+class _ReadRecord(dict[str, Any]):
+    """A record that notes which of its columns were read."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(record)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+
+def _name_missing(where: str, sample: Sequence[Record], parse: Callable[[Record, str], object]) -> MissingColumnError:
+    """Find all columns that are missing: parse the first record, with a likely column for each one that was missed."""
+    record = _ReadRecord(sample[0])
+    missing: dict[str, str] = {}
+    examples: dict[str, str] = {}
+    while True:
+        try:
+            parse(record, where)
+        except MissingColumnError as error:
+            ((role, column),) = error.missing.items()
+            if role not in missing:
+                missing[role] = column
+                examples[role] = _find_example(sample, column, role, {*record.read, *examples.values()})
+                record[column] = sample[0].get(examples[role], examples[role])
+                continue
+        except UserError:  # the likely column does not hold what is needed: what else is missing stays unknown
+            pass
+        return MissingColumnError(where, missing, examples, map(str, sample[0]))
 
 
 TEXT_ROLES = ("text", "first", "second", "question", "context", "query", "candidate", "source", "target", "tokens")
 LABEL_ROLES = ("label", "labels", "tags", "value", "answer", "answers", "choices", "candidates", "entities")
-NUMBERING = ("id", "idx", "guid", "index", "number", "")  # columns that say nothing of a record
+# columns that number records and say nothing of them
+NUMBERING = ("id", "idx", "guid", "index", "number", "no", "num", "row", "unnamed: 0", "", "번호", "순번", "연번")
+NUMBERING_ENDS = ("_id", "_no", "_idx", "번호")
 
 
-def _find_example(record: Mapping[str, Any], column: str, role: str) -> str:
-    """Return a column that may be meant: the nearest by name, else the longest text or shortest label; else "COLUMN".
+def _find_example(sample: Sequence[Record], column: str, role: str, used: Collection[str]) -> str:
+    """Return a column that may be meant: the nearest by name, else that of long texts or few labels; else "COLUMN".
 
-    A column that has the name of a role has that role: a text is not proposed as the label that is missing.
+    A column that has the name of a role has that role: a text is not proposed as the label that is missing. Nor is one
+    that is `used` as another, or that numbers the records.
     """
-    values = {str(name): "" if value is None else str(value) for name, value in record.items()}
+    values = {
+        str(name): ["" if record.get(name) is None else str(record.get(name)) for record in sample]
+        for name in sample[0]
+        if name not in used
+    }
+    values = {name: texts for name, texts in values.items() if not _numbers_records(name, texts)}
     near = difflib.get_close_matches(column, values, n=1, cutoff=0.5)
     if near:
         return near[0]
-    lengths = {
-        name: len(value)
-        for name, value in values.items()
-        if name.casefold() not in (*TEXT_ROLES, *LABEL_ROLES, *NUMBERING)
-    }
-    if not lengths:
-        return "COLUMN"
-    return (
-        max(lengths, key=lengths.__getitem__) if role in TEXT_ROLES else min(reversed(lengths), key=lengths.__getitem__)
-    )
+    free = [name for name in values if name.casefold() not in (*TEXT_ROLES, *LABEL_ROLES)]
+    lengths = {name: sum(map(len, values[name])) for name in free}
+    if role in TEXT_ROLES:
+        return max(free, key=lengths.__getitem__, default="COLUMN")
+    distinct = {name: len(set(values[name])) for name in free}
+    return min(reversed(free), key=lambda name: (distinct[name] == 1, distinct[name], lengths[name]), default="COLUMN")
+
+
+def _numbers_records(name: str, texts: Sequence[str]) -> bool:
+    """Whether a column is an id by its name, or counts up by one."""
+    plain = name.casefold().strip(" .#")
+    if plain in NUMBERING or plain.endswith(NUMBERING_ENDS):
+        return True
+    numbers = [parse_whole(text) for text in texts]
+    steps = [None if a is None or b is None else b - a for a, b in pairwise(numbers)]
+    return len(steps) > 1 and set(steps) == {1}
 
 
 def text_of(record: Mapping[str, Any], column: str, where: str) -> str:
