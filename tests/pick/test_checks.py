@@ -78,6 +78,15 @@ def test_text_and_labels_are_checked_in_one_message(tmp_path: Path) -> None:
         assert any(words in line for line in lines[1:]), words
 
 
+def test_labels_are_checked_before_the_text_is_read(tmp_path: Path) -> None:
+    """Megabytes of text were read, for minutes on a busy machine, before a wrong column was named."""
+    text = tmp_path / "text.jsonl"
+    text.write_text('{"text": 1}\n')
+    message = failure(tmp_path, [{"txet": "x", "label": "a"}] * 30, text=[str(text)])
+    assert "no column 'text'" in message and "text.jsonl" not in message
+    assert "text.jsonl:1" in failure(tmp_path, reviews(30), text=[str(text)])
+
+
 def test_skip_bad_leaves_out_and_counts(tmp_path: Path) -> None:
     train = [*reviews(30), {"text": "x"}, {"text": "", "label": "a"}]
     test = [*reviews(60, 100), {"text": "y", "label": "zebra"}]

@@ -14,7 +14,7 @@ from etude.pick import tuning
 from etude.pick.clock import OutOfTime
 from etude.pick.encoders import Candidate, plan_pretraining, run_pretraining
 from etude.pick.text import PickText
-from etude.pick.text_pile import check_text
+from etude.pick.text_pile import find_text, read_text
 from etude.study.cells import CellStore
 from etude.train.loop import Loop
 from etude.world import World
@@ -25,7 +25,7 @@ def test_a_stopped_pretraining_is_not_done(number: int, tmp_path: Path, monkeypa
     """SIGTERM in the middle ended the pre-training alone: it was kept as done, and the pick went on."""
     file = tmp_path / "town.txt"
     file.write_text("\n\n".join(World().text(0.05)) + "\n", encoding="utf-8")
-    pile, _ = check_text([file])
+    pile, _ = read_text(find_text([file])[0])
     text = PickText(pile, None, tmp_path / "corpora")
     changes = {"tokenizer": "word:500", "train.batch_tokens": 1024, "objective.length": 32, "model.context": 32}
     candidate = Candidate("bert", {"en": "BERT", "ko": "BERT"}, "bert-toy", changes, epochs=2)

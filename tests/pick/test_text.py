@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from etude.pick.text import PickText
-from etude.pick.text_pile import check_text
+from etude.pick.text_pile import find_text, read_text
 from etude.text.tokenizer.tokenizer import Tokenizer
 
 
@@ -13,7 +13,7 @@ def test_another_tokenizer_at_the_same_path_is_another_corpus(tmp_path: Path) ->
     """The corpus of the old one was taken: its name is the path."""
     file = tmp_path / "text.txt"
     file.write_text("one two three four five six\n" * 20, encoding="utf-8")
-    pile, problems = check_text([file])
+    pile, problems = read_text(find_text([file])[0])
     assert pile is not None and not problems
     text = PickText(pile, None, tmp_path / "corpora")
     fingerprints = []

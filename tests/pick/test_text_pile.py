@@ -11,7 +11,8 @@ import pyarrow as arrow
 import pyarrow.parquet
 import pytest
 
-from etude.pick.text_pile import TextPile, check_text
+from etude.pick.problems import Problem
+from etude.pick.text_pile import TextPile, find_text, read_text
 from etude.text.corpus.corpus import Corpus
 
 
@@ -30,6 +31,14 @@ def texts_of(corpus: Corpus) -> list[str]:
                 tokens = part.tokens(int(part.documents[number]), int(part.documents[number + 1]))
                 documents.append(part.tokenizer.decode(tokens))
     return sorted(documents)
+
+
+def check_text(
+    sources: list[str], text_field: str | list[str] | None = None, errors: str = "strict", **options: bool
+) -> tuple[TextPile | None, list[Problem]]:
+    found, problems = find_text(sources, text_field, errors)
+    pile, read_problems = read_text(found, errors, **options)
+    return pile, problems + read_problems
 
 
 def pile_of(sources: list[str], **options: Any) -> TextPile:

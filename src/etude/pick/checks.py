@@ -1,8 +1,9 @@
-"""Everything that can be known before anything is computed: text, columns, labels, encodings, all in one message.
+"""Everything that can be known before anything is computed: text, columns, labels, encodings.
 
 A pick takes minutes to hours; what is wrong with its input is said in its first second, with the user's own file and
-line, and every problem at once. What a pick can live with is a warning: a label with one example stays in training, an
-example of the test file that also trains is taken out of training.
+line, and every problem at once; what the text holds, which takes the longest to read, is looked at where all else is
+right. What a pick can live with is a warning: a label with one example stays in training, an example of the test file
+that also trains is taken out of training.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from etude.errors import UserError, suggest_name
 from etude.pick.labels import Labelled, read_labels
 from etude.pick.problems import MAX_LINES, Problem, cut_label, merge_alike, quote_label, raise_all
-from etude.pick.text_pile import TextPile, check_text
+from etude.pick.text_pile import TextPile, find_text, read_text
 from etude.runs.task_plan import task_module
 from etude.settings import Strict
 from etude.tasks.base import TaskKind
@@ -53,7 +54,7 @@ def check_inputs(
     unique: bool = False,
     skip_bad: bool = False,
 ) -> Inputs:
-    """Read all inputs and return them; one UserError lists every problem.
+    """Read all inputs and return them; one UserError lists every problem of the labels, or else of what the text holds.
 
     text: files, folders, patterns, or one prepared corpus; none where only labels are learnt from.
     settings: of the task; those of its kind unless given.
@@ -61,7 +62,7 @@ def check_inputs(
     skip_bad: leaves bad lines out, and examples of dev and test with a label that train lacks.
     """
     problems: list[Problem] = []
-    corpus, pile = None, None
+    corpus, found = None, None
     prepared = [name for name in text if (Path(name) / MANIFEST).is_file()]
     if prepared and len(text) > 1:
         message = f"{prepared[0]} is a prepared corpus, which stands alone: name it without other text, or its files."
@@ -70,7 +71,7 @@ def check_inputs(
         corpus = Path(text[0])
         problems += _check_corpus(corpus, bool(text_field), errors, unique)
     elif text:
-        pile, text_problems = check_text(text, text_field, errors, unique, skip_bad)
+        found, text_problems = find_text(text, text_field, errors)
         problems += text_problems
     try:
         module = task_module(kind)
@@ -85,7 +86,12 @@ def check_inputs(
         problems += part_problems
     if all(map(len, parts.values())):
         problems += _check_labels(parts, settings or module.Settings(), skip_bad)
-    raise_all(problems)
+    raise_all(problems)  # before the text is read, which takes the longest
+    pile = None
+    if found is not None:
+        pile, text_problems = read_text(found, errors, unique, skip_bad)
+        problems += text_problems
+        raise_all(problems)
     warnings = [problem for problem in problems if not problem.is_fatal]
     return Inputs(pile, corpus, parts["train"], parts.get("dev"), parts.get("test"), warnings)
 

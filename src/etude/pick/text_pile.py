@@ -120,14 +120,18 @@ def _write_records(file: PileFile, settings: ReadSettings, target: Path, name: s
 # --- checking ---------------------------------------------------------------------------------------
 
 
-def check_text(
-    sources: Sequence[str | Path],
-    text_field: str | Sequence[str] | None = None,
-    errors: str = "strict",
-    unique: bool = False,
-    skip_bad: bool = False,
-) -> tuple[TextPile | None, list[Problem]]:
-    """Read all text once; return the pile, None where it cannot be used, and every problem.
+@dataclass(frozen=True)
+class FoundText:
+    """Sources of text that were found, unread, and the field that is read of each file."""
+
+    sources: list[Source]
+    fields: dict[str, str]
+
+
+def find_text(
+    sources: Sequence[str | Path], text_field: str | Sequence[str] | None = None, errors: str = "strict"
+) -> tuple[FoundText, list[Problem]]:
+    """Find the files of all text, and what is wrong with their names and the options.
 
     text_field: the field for all files, or for some of them as FILE=FIELD; where a file has none, "text", else the
     first usual name that its records have.
@@ -135,7 +139,6 @@ def check_text(
     problems: list[Problem] = []
     if errors not in ("strict", "replace"):
         problems.append(Problem(f"--errors is 'strict' or 'replace', not '{errors}'."))
-        errors = "strict"
     source_list: list[Source] = []
     for name in sources:
         try:
@@ -143,7 +146,15 @@ def check_text(
         except UserError as error:
             problems.append(Problem(str(error)))
     fields, field_problems = choose_fields(source_list, text_field)
-    problems += field_problems
+    return FoundText(source_list, fields), problems + field_problems
+
+
+def read_text(
+    found: FoundText, errors: str = "strict", unique: bool = False, skip_bad: bool = False
+) -> tuple[TextPile | None, list[Problem]]:
+    """Read all text once; return the pile, None where it cannot be used, and every problem."""
+    problems: list[Problem] = []
+    source_list, fields = found.sources, found.fields
     states = {path: _FileState() for path in fields}
     counts = _Counts()
     for name in dict.fromkeys(fields.values()):
