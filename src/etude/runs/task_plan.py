@@ -30,11 +30,9 @@ from etude.recipes.datasets import DATASETS
 from etude.recipes.document import Overrides, parse_file, parse_overrides
 from etude.recipes.schema import Recipe, validate_settings
 from etude.settings import check_values
-from etude.tasks.base import Task, TaskKind
+from etude.tasks.base import RefusesUnused, Task, TaskKind
 from etude.tasks.distilled_task import TaskDistillSettings
-from etude.tasks.pooled_head import Settings as PooledSettings
 from etude.tasks.tag.network import HasNetwork
-from etude.tasks.tag.task import Settings as TagSettings
 from etude.text.tokenizer.tokenizer import Tokenizer
 from etude.train import peak
 from etude.train.checkpoint import hash_file
@@ -260,7 +258,7 @@ def _resolve_settings(
     if auxiliary and "language_model" in task_settings.model_fields and not transfer.frozen and not values["distill"]:
         values["task"].setdefault("language_model", auxiliary)
     task = validate_settings(task_settings, values["task"], document, "task")
-    if isinstance(task, PooledSettings | TagSettings):
+    if isinstance(task, RefusesUnused):
         task.refuse_unused()
     if isinstance(task, HasNetwork) and task.network is not None:
         task.network.refuse_unused()

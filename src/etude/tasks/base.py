@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -85,6 +85,14 @@ class TaskKind(Protocol):
 
     def majority(self, train: Examples[Any], test: Examples[Any]) -> list[Answer]:
         """The answers of a baseline that knows only how often each answer occurs in the training examples."""
+
+
+@runtime_checkable
+class RefusesUnused(Protocol):
+    """Settings of a task that know which of them have no effect beside the others."""
+
+    def refuse_unused(self) -> None:
+        """Raise UserError for a setting without effect; where a transfer starts, not where an older run is opened."""
 
 
 @dataclass(frozen=True)
