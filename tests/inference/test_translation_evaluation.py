@@ -54,7 +54,7 @@ def test_scores_are_those_of_sacrebleu_and_buckets_those_of_their_sentences(run:
 
 def test_columns_are_those_of_the_run_or_named(run: Path, tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text('{"de": "ja", "fr": "oui"}\n{"de": " ", "fr": "non"}\n')
-    with pytest.raises(UserError, match="no column 'en'"):
+    with pytest.raises(UserError, match="no columns 'en' and 'ko'"):
         etude.evaluate(run, tmp_path / "t.jsonl")
     with pytest.raises(UserError, match=r"t.jsonl:2: the text in the column 'de' is empty"):
         read_pairs(tmp_path / "t.jsonl", ("en", "ko"), {"source": "de", "target": "fr"})

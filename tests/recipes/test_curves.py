@@ -32,7 +32,6 @@ TOYS = [
     "luong-toy",
     "rnn-search-toy",
     "seq2seq-rnn-toy",
-    "skipgram-toy",
     "taglm-toy",
     "transformer-toy",
     "two-tower-toy",

@@ -53,6 +53,6 @@ def test_a_run_that_learns_nothing_says_so(
 ) -> None:
     corpus = prepared("wordpiece:400")
     settings = {"train.steps": 12, "train.log_every": 1, "train.lr": 1e-9, "train.batch_tokens": 512}
-    for recipe, told in (("bert-toy", True), ("electra-toy", True), ("collobert-toy", False)):
+    for recipe, told in (("electra-toy", True), ("collobert-toy", False)):
         etude.pretrain(recipe, corpus, out=tmp_path / recipe, settings=settings)
         assert ("makes no use of context" in capsys.readouterr().err) == told, recipe
