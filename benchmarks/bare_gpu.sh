@@ -22,7 +22,7 @@
 #
 # DATA holds tasks/NAME/{train,valid}.jsonl.xz and corpora/ (benchmarks/pick_tasks.py), TEXT is the text of the studies; cells
 # that are there already count for the same text alone (benchmarks/results/cells/README.md). WORK outlives a checkout that is sent anew: the code runs from a copy in it. MODE=gpu-start, PARALLEL=6,
-# SHARE=1, PICK_MINUTES (the mode's), MINUTES=27 (from `begin` on, after which nothing is begun; 26.5 is 26 minutes 30 seconds), WORKERS=3 (cells of the study at once) are the defaults (PARALLEL=0: no picks). Two
+# SHARE=1, PICK_MINUTES (the mode's), MINUTES=27 (from `begin` on, after which nothing is begun; 26.5 is 26 minutes 30 seconds), WORKERS=3 (cells of the study at once) are the defaults, STUDY_FLAGS go to `etude study` (--in-turn) (PARALLEL=0: no picks). Two
 # cores belong to SHARE picks, the others to tests and study. Results: `pick_tasks.py --merge OUT/picks`, `etude study --import-cells`.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -172,7 +172,7 @@ study() { # FOLDER NAME...
     for cells in "$work"/tree/benchmarks/results/cells/*.zip; do earlier+=(--import "$cells"); done
     detach study "$other_cores" python benchmarks/studies_gpu.py "$work/text.txt" "$work/tasks" "$work/study" \
         --vocab "$work/tasks/vocab.txt" --work "$work/study-runs" --minutes "$limit" --workers "$workers" --studies "$@" \
-        "${earlier[@]}" -- --any-version
+        "${earlier[@]}" -- --any-version ${STUDY_FLAGS:-}
 }
 
 heads() { # FOLDER: claim 23; the corpus is the one that the study has prepared

@@ -41,6 +41,18 @@ def test_the_cheapest_claim_comes_first(plan: plans.Plan) -> None:
         assert base is None or ordered.index(base) < place
 
 
+def test_studies_in_turn_do_not_wait_for_the_cheaper_claims_of_others(plan: plans.Plan) -> None:
+    studies = [replace(plan, study=plan.study.model_copy(update={"claims": [claim]})) for claim in plan.study.claims]
+    needed = [set(claim_cells(study, study.study.claims[0])) for study in studies]
+    cheapest = min(needed, key=lambda keys: sum(plan.cells[key].seconds for key in keys))
+    assert needed[0] != needed[1]
+    for first, order in enumerate((studies, studies[::-1])):
+        ordered = [cell.key for cell in order_cells(order, plan.store, in_turn=True)]
+        assert set(ordered[: len(needed[first])]) == needed[first]
+        soonest = [cell.key for cell in order_cells(order, plan.store)]
+        assert set(soonest[: len(cheapest)]) == cheapest, "whichever study is named first"
+
+
 def test_claims_that_are_done_come_last(report: Report, study: Study, tmp_path: Path) -> None:
     folder = tmp_path / "part"
     shutil.copytree(report.folder, folder)

@@ -145,7 +145,9 @@ def _run_tuned(
     is_ordered = visit.keeps_order or len(planned) > 1
 
     def list_ready() -> list[Cell]:
-        return order_cells(planned, store) if is_ordered else [cell for plan in planned for cell in plan.ready_cells()]
+        if not is_ordered:
+            return [cell for plan in planned for cell in plan.ready_cells()]
+        return order_cells(planned, store, visit.in_turn)
 
     def replan() -> list[Cell] | None:
         ended = [number for number, plan in enumerate(planned) if ends_stage(plan)]
@@ -174,6 +176,7 @@ def run_several(
     retry: bool = False,
     work: bool = True,
     minutes: float | None = None,
+    in_turn: bool = False,
     import_from: Sequence[str | Path] = (),
     export_to: str | Path | None = None,
     any_version: bool = False,
@@ -181,7 +184,10 @@ def run_several(
     quiet: bool = True,
     on_progress: OnProgress = lambda _: None,
 ) -> list[Report]:
-    """Run several studies from one queue, each in its folder under `out`; they share the cells in `out`/cells."""
+    """Run several studies from one queue, each in its folder under `out`; they share the cells in `out`/cells.
+
+    Cells of the cheapest claim of all come first, or with `in_turn` those of the first study.
+    """
     names = [study.name for study in studies]
     if len(set(names)) < len(names):
         raise UserError(f"Two of these studies have one name: {', '.join(names)}. Each needs its own.")
@@ -192,7 +198,7 @@ def run_several(
         refuse_other_files(root / name)
     store = CellStore(root / "cells")
     store.folder.mkdir(parents=True, exist_ok=True)
-    visit = Visit(minutes, None if export_to is None else Path(export_to), root)
+    visit = Visit(minutes, None if export_to is None else Path(export_to), root, in_turn)
     with contextlib.ExitStack() as locks:
         locks.enter_context(lock_folder(root))
         imported = _import_archives(store, import_from, root, on_progress)

@@ -2,7 +2,8 @@
 
 Order: verdicts are given when all cells of a claim are done, so the claim that needs the fewest seconds comes first,
 with its cells seed by seed and each pre-training before its transfers; then the claim that needs the fewest besides,
-and so on; last come cells that no claim waits for. Several studies share one order, and the cells they have in common.
+and so on; last come cells that no claim waits for. Several studies share one order, and the cells they have in common;
+in turn, the claims of the first come before all of the second, so that the longest does not begin last.
 A cell is not started when it would end after the visit, and a pre-training not unless its transfers end in time, too:
 its weights stay here. For the same reason nothing else is started that could keep such transfers from their end: near
 the end of a visit they come before all others.
@@ -32,8 +33,8 @@ SHORT = 2.0  # planned seconds below which start-up is all that a duration tells
 ALIKE = 0.1  # logarithm of the ratio of two planned speeds, below which they are one
 
 
-def order_cells(plans: Sequence[Plan], store: CellStore) -> list[Cell]:
-    """Order the cells of all plans: those of the claim that is cheapest to finish first.
+def order_cells(plans: Sequence[Plan], store: CellStore, in_turn: bool = False) -> list[Cell]:
+    """Order the cells of all plans: those of the claim that is cheapest to finish first, or those of the first plan.
 
     Of a study that has trials of pre-training to run, only those: what else it needs is not known before.
     """
@@ -42,15 +43,13 @@ def order_cells(plans: Sequence[Plan], store: CellStore) -> list[Cell]:
     durations = Durations(store, cells.values())
     pending = {key for key in cells if store.state(key) != "done"}
     pending |= {*missing_bases(store, cells.values()), *chain(*list_outdated(store, cells.values()).values())}
-    waiting = [(set(plan.tuning_cells) if plan.untuned else set(claim_cells(plan, claim))) & pending
-               for plan in plans for claim in plan.study.claims]  # fmt: skip
-    seconds = {key: durations.estimate(cells[key]) for key in set[str]().union(*waiting)}
+    waiting = [(turn if in_turn else 0, pending & set(plan.tuning_cells if plan.untuned else claim_cells(plan, claim)))
+               for turn, plan in enumerate(plans) for claim in plan.study.claims]  # fmt: skip
+    seconds = {key: durations.estimate(cells[key]) for key in set[str]().union(*(keys for _, keys in waiting))}
     ordered: list[str] = []
-    while any(waiting):
-        cost = {number: sum(seconds[key] for key in keys) for number, keys in enumerate(waiting) if keys}
-        cheapest = min(cost, key=lambda number: cost[number])
-        ordered += sorted(waiting[cheapest], key=lambda key: places[key])
-        waiting = [keys - set(ordered) for keys in waiting]
+    while waiting := [(turn, keys - set(ordered)) for turn, keys in waiting if keys - set(ordered)]:
+        _, cheapest = min(waiting, key=lambda claim: (claim[0], sum(seconds[key] for key in claim[1])))
+        ordered += sorted(cheapest, key=lambda key: places[key])
     placed = set(ordered)
     return [cells[key] for key in [*ordered, *(key for key in cells if key not in placed)]]
 
@@ -168,6 +167,7 @@ class Visit:
     minutes: float | None = None
     archive: Path | None = None
     study_folder: Path | None = None
+    in_turn: bool = False  # claims of the first of several studies come first
     start: float = field(default_factory=time.monotonic)
     _durations: Durations | None = None
     _pretrainings: set[str] = field(default_factory=set)

@@ -44,6 +44,7 @@ def study(
     export_cells: str | Path | None = None,
     any_version: bool = False,
     others: Sequence[str] | None = None,
+    in_turn: bool = False,
     language: Literal["en", "ko"] = "en",
     on_progress: Callable[[str], None] | None = None,
 ) -> Report:
@@ -69,6 +70,7 @@ def study(
         any_version: Also use cells that another version of the code or of torch has computed, if their settings, text
             and data are the same; the report states how many versions there are.
         others: More studies, run from the same queue, each in a folder under -o; FILE may also be several files.
+        in_turn: Of several studies, cells of the first come first; else those that settle a claim soonest.
         language: Language in which the report opens: English or Korean.
         on_progress: Receives a line for each cell that is done.
     """
@@ -95,6 +97,7 @@ def study(
             retry=retry,
             work=not report_only,
             minutes=minutes,
+            in_turn=in_turn,
             import_from=import_cells or (),
             export_to=export_cells,
             any_version=any_version,
@@ -102,6 +105,8 @@ def study(
             on_progress=on_progress or (lambda _: None),
         )
         return replace(reports[0], others=tuple(reports[1:]))
+    if in_turn:
+        raise UserError("--in-turn orders the cells of several studies. Name more than one, or leave it out.")
     return runner.run(
         loaded,
         study_folder(loaded, out),
