@@ -117,13 +117,13 @@ def test_a_long_queue_is_not_looked_through_for_each_cell(tmp_path: Path, monkey
     """A visit of limited time asks of a cell whether it fits: of those that are next, not of all that are ready."""
     store = CellStore(tmp_path / "cells")
     store.folder.mkdir()
-    fits, asked = Visit.fits, [0]
+    find_room, asked = Visit.find_room, [0]
 
-    def counted(self: Visit, *arguments: Any) -> bool:
+    def counted(self: Visit, *arguments: Any) -> int:
         asked[0] += 1
-        return fits(self, *arguments)
+        return find_room(self, *arguments)
 
-    monkeypatch.setattr(Visit, "fits", counted)
+    monkeypatch.setattr(Visit, "find_room", counted)
     cells = [make_cell(f"cell {number}") for number in range(60)]
     executor = InstantExecutor(store)
     assert not run_cells(store, cells, executor, lambda _: None, Visit(minutes=100.0))
@@ -260,8 +260,9 @@ def test_no_room_is_made_for_a_cell_that_has_no_time_left(store: CellStore) -> N
     executor = FullGpu(store, {cell.title: 13 if cell.title == "large" else 1 for cell in cells}, memory=12, slots=12)
 
     class ShortVisit(Visit):
-        def fits(self, cell: Cell, *arguments: Any) -> bool:
-            return cell.title != "large" or not any("with at most 1 at once" in line for line in messages)
+        def find_room(self, cell: Cell, slots: int, *_: Any) -> int:
+            is_late = cell.title == "large" and any("with at most 1 at once" in line for line in messages)
+            return 0 if is_late else slots
 
     messages: list[str] = []
     assert run_cells(store, cells, executor, messages.append, ShortVisit(minutes=100.0)) == {}

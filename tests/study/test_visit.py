@@ -79,14 +79,16 @@ def test_nothing_starts_that_cannot_end(plan: plans.Plan) -> None:
     base = replace(base, seconds=30.0, flops=0.0)
     visit = Visit(minutes=2.0)
     visit.open(plan.store, [base, *transfers])
-    assert len(transfers) == 2 and visit.fits(base, 2, lambda _: False), "30 s, and two transfers of 30 s side by side"
-    assert visit.fits(base, 1, lambda key: key != base.key) and visit.fits(transfers[0], 1, lambda _: False)
+    assert len(transfers) == 2 and visit.find_room(base, 2, lambda _: False), (
+        "30 s, and two transfers of 30 s side by side"
+    )
+    assert visit.find_room(base, 1, lambda key: key != base.key) and visit.find_room(transfers[0], 1, lambda _: False)
     assert not Visit(minutes=0.4).remaining() > 30
     short = Visit(minutes=1.0)
     short.open(plan.store, [base, *transfers])
-    assert not short.fits(base, 2, lambda _: False), "its weights would stay here, unused"
-    assert short.fits(base, 2, lambda _: True)
-    assert Visit().fits(base, 1, lambda _: False), "without minutes there is no end"
+    assert not short.find_room(base, 2, lambda _: False), "its weights would stay here, unused"
+    assert short.find_room(base, 2, lambda _: True)
+    assert Visit().find_room(base, 1, lambda _: False), "without minutes there is no end"
 
 
 def test_what_was_measured_is_expected_again(plan: plans.Plan) -> None:

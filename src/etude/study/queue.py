@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from itertools import chain, islice
+from itertools import chain
 
 from etude.errors import WriteError
 from etude.stages import report_stage
@@ -61,11 +61,19 @@ def run_cells(
         usual = retries.count_usual_slots()
         visit.reserve(waiting, finished.__contains__)
         for cell in filter(retries.claims_room, ready):
-            if not visit.fits(cell, usual, is_settled):
+            if not visit.find_room(cell, usual, is_settled):
                 retries.leave(cell)
-        # one by one: of a thousand that are ready a few are asked about
-        fitting = (cell for cell in ready if visit.fits(cell, usual, is_settled))
-        for cell in islice(fitting, max(0, retries.count_slots() - active)):
+        for cell in ready:
+            # one by one: of a thousand that are ready a few are asked about
+            if active >= retries.count_slots():
+                break
+            room = visit.find_room(cell, usual, is_settled)
+            if not room:
+                continue
+            if active >= room:
+                break  # what is under way ends first, and nothing takes its place
+            if room < usual:
+                retries.make_room(cell, room)
             waiting.remove(cell)
             visit.begin(cell)
             for key in outdated.get(cell.key, ()):
@@ -142,6 +150,10 @@ class Retries:
     def claims_room(self, cell: Cell) -> bool:
         """Whether fewer cells run until this one is done."""
         return cell.key in self.concurrency.claims
+
+    def make_room(self, cell: Cell, limit: int) -> None:
+        """Let no more cells run at once until this one is done."""
+        self.concurrency.claims[cell.key] = min(limit, self.concurrency.claims.get(cell.key, limit))
 
     def leave(self, cell: Cell) -> None:
         """Make no room for a cell that has no time left."""

@@ -6,7 +6,8 @@ and so on; last come cells that no claim waits for. Several studies share one or
 in turn, the claims of the first come before all of the second, so that the longest does not begin last.
 A cell is not started when it would end after the visit, and a pre-training not unless its transfers end in time, too:
 its weights stay here. For the same reason nothing else is started that could keep such transfers from their end: near
-the end of a visit they come before all others.
+the end of a visit they come before all others. Cells that share a GPU slow each other down: a pre-training too long to
+end beside as many as there are slots runs beside fewer, and what comes after it in the order waits until they are.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 from etude.runs.model_card import describe_versions
@@ -97,43 +99,75 @@ class Durations:
     large one for the GPU, so the factor is that of the cells that ended whose planned FLOPs a second are nearest: a
     contender's own trials, as a rule. Trials are far shorter than what follows them, so seconds alone would not
     carry over.
+
+    The factor is one for a cell that is alone, and grows evenly with the number of cells at once.
     """
 
-    def __init__(self, store: CellStore, cells: Iterable[Cell]) -> None:
-        self.alike: dict[tuple[object, ...], float] = {}
-        self.slowdowns: dict[str, list[tuple[float, float]]] = {}  # planned FLOPs a second, and the factor
+    def __init__(
+        self, store: CellStore, cells: Iterable[Cell], at_once: Mapping[str, float] = MappingProxyType({})
+    ) -> None:
+        """Read what is in the store; of the cells of this visit, `at_once` says beside how many they ran."""
+        self.alike: dict[tuple[object, ...], Observation] = {}
+        self.slowdowns: dict[str, list[Observation]] = {}
         self.startups: dict[str, list[float]] = {}
         self.assumed_startups: dict[str, list[float]] = {}  # where no curve tells
         for cell in cells:
             if store.state(cell.key) == "done":
                 result = store.result(cell.key)
-                self.observe(cell, float(result["seconds"]), result.get("curve", ()))
+                self.observe(cell, float(result["seconds"]), result.get("curve", ()), at_once.get(cell.key))
 
-    def observe(self, cell: Cell, seconds: float, curve: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Take in how long a cell took; `curve` are its points, with the FLOPs and the seconds until each."""
-        self.alike[_describe_place(cell)] = seconds
-        if cell.seconds < SHORT:
-            return
+    def observe(
+        self, cell: Cell, seconds: float, curve: Sequence[Mapping[str, Any]] = (), at_once: float | None = None
+    ) -> None:
+        """Take in how long a cell took; `curve` are its points, with the FLOPs and the seconds until each.
+
+        `at_once` cells ran on average, this one among them; of earlier visits nobody knows.
+        """
         steady = _measure_steady_seconds(cell, curve)
-        if steady is not None:
-            self.startups.setdefault(cell.kind, []).append(max(0.0, seconds - steady))
-        else:
+        startups = self.startups if steady is not None else self.assumed_startups
+        if steady is None:
             steady = max(seconds - STARTUP, seconds / 4)
-            self.assumed_startups.setdefault(cell.kind, []).append(seconds - steady)
-        self.slowdowns.setdefault(cell.kind, []).append((cell.flops / cell.seconds, steady / cell.seconds))
+        if cell.seconds < SHORT:
+            self.alike[_describe_place(cell)] = Observation(seconds, 0.0, 1.0, at_once)
+            return
+        startups.setdefault(cell.kind, []).append(max(0.0, seconds - steady))
+        observation = Observation(seconds, cell.flops / cell.seconds, steady / cell.seconds, at_once)
+        self.alike[_describe_place(cell)] = observation
+        self.slowdowns.setdefault(cell.kind, []).append(observation)
 
-    def estimate(self, cell: Cell) -> float:
+    def estimate(self, cell: Cell, at_once: int | None = None, usual: int | None = None) -> float:
+        """Estimate the seconds of a cell: beside as many as were observed, or with `at_once` cells in all.
+
+        Earlier visits are taken to have had the `usual` number at once.
+        """
         measured = self.alike.get(_describe_place(cell))
         if measured is not None:
-            return measured
+            return measured.seconds + cell.seconds * (measured.rescale(at_once, usual) - measured.slowdown)
         observed = self.slowdowns.get(cell.kind)
         if not observed or cell.seconds < SHORT:
             return cell.seconds
-        distances = [_compare_speeds(cell.flops / cell.seconds, speed) for speed, _ in observed]
+        distances = [_compare_speeds(cell.flops / cell.seconds, each.speed) for each in observed]
         limit = min(distances) + ALIKE
-        nearest = [slowdown for (_, slowdown), distance in zip(observed, distances, strict=True) if distance <= limit]
+        nearest = [each.rescale(at_once, usual) for each, far in zip(observed, distances, strict=True) if far <= limit]
         startups = self.startups.get(cell.kind) or self.assumed_startups[cell.kind]
         return median(startups) + cell.seconds * median(nearest)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """How long a cell took, and beside how many others."""
+
+    seconds: float
+    speed: float  # planned FLOPs a second
+    slowdown: float  # against the plan, start-up aside
+    at_once: float | None  # cells, this one among them, on average
+
+    def rescale(self, at_once: int | None, usual: int | None) -> float:
+        """Return the slowdown with another number of cells at once; what slows a cell that is alone stays."""
+        own = self.at_once if self.at_once is not None else usual
+        if at_once is None or own is None or own <= 1 or self.slowdown <= 1:
+            return self.slowdown
+        return 1 + (self.slowdown - 1) * (at_once - 1) / (own - 1)
 
 
 def _measure_steady_seconds(cell: Cell, curve: Sequence[Mapping[str, Any]]) -> float | None:
@@ -172,9 +206,12 @@ class Visit:
     _durations: Durations | None = None
     _pretrainings: set[str] = field(default_factory=set)
     _following: dict[str, list[Cell]] = field(default_factory=dict)  # by the cell that they start from
-    _started: dict[str, float] = field(default_factory=dict)
+    _started: dict[str, tuple[float, float]] = field(default_factory=dict)  # and `_cell_seconds` by then
     _running: dict[str, Cell] = field(default_factory=dict)
     _reserved: dict[str, float] = field(default_factory=dict)  # seconds of transfers that wait for nothing but a slot
+    _cell_seconds: float = 0.0  # of all cells together, until the number of those under way last changed
+    _changed: float = 0.0
+    _at_once: dict[str, float] = field(default_factory=dict)  # cells on average while one ran that has ended
 
     def open(self, store: CellStore, cells: Sequence[Cell]) -> None:
         self._pretrainings = {cell.key for cell in cells if cell.kind in PRETRAININGS}
@@ -182,7 +219,7 @@ class Visit:
         for cell in cells:
             if cell.depends_on is not None:
                 self._following.setdefault(cell.depends_on, []).append(cell)
-        self._durations = Durations(store, cells) if self.minutes is not None else None
+        self._durations = Durations(store, cells, self._at_once) if self.minutes is not None else None
 
     @property
     def keeps_order(self) -> bool:
@@ -202,14 +239,28 @@ class Visit:
                 and (cell.depends_on in self._running or is_here(cell.depends_on))
             }
 
-    def fits(self, cell: Cell, slots: int, is_settled: Callable[[str], bool]) -> bool:
+    def find_room(self, cell: Cell, slots: int, is_settled: Callable[[str], bool]) -> int:
+        """Return the most cells at once, this one among them, beside which it would end in time: `slots` or fewer.
+
+        For a pre-training that is too long to end beside as many as there are slots, fewer may do; until they are so
+        few, it has to wait. 0 where it would not end at all.
+        """
+        if self._durations is None or self._fits(cell, slots, slots, 0.0, is_settled):
+            return slots
+        if cell.kind in PRETRAININGS:
+            for at_once in range(slots - 1, 0, -1):
+                wait = self._estimate_wait(at_once)
+                if wait < self.remaining() and self._fits(cell, at_once, slots, wait, is_settled):
+                    return at_once
+        return 0
+
+    def _fits(self, cell: Cell, at_once: int, slots: int, wait: float, is_settled: Callable[[str], bool]) -> bool:
         """Return whether a cell would end in time, and with it, of a pre-training, the transfers that need it.
 
         What time is kept for ends in time beside it, too.
         """
-        if self._durations is None:
-            return True
-        own, remaining = self._durations.estimate(cell), self.remaining()
+        assert self._durations is not None
+        own, remaining = self._durations.estimate(cell, at_once, slots), self.remaining() - wait
         transfers = [other for other in self._following.get(cell.key, ()) if not is_settled(other.key)]
         following = [self._durations.estimate(other) for other in transfers]
         if SAFETY * (own + max([*following, sum(following) / slots], default=0.0)) >= remaining:
@@ -218,29 +269,51 @@ class Visit:
         reserved = sum(seconds for seconds in self._reserved.values() if SAFETY * seconds < remaining)
         if cell.key in self._reserved or not reserved:
             return True
-        return SAFETY * (own + sum(following) + self._count_busy_seconds()) + RESERVE * reserved < slots * remaining
+        busy = sum(self._list_left(at_once, slots))
+        return SAFETY * (own + sum(following) + busy) + RESERVE * reserved < at_once * remaining
 
-    def _count_busy_seconds(self) -> float:
-        """Seconds that the cells under way will still take, one after the other."""
+    def _list_left(self, at_once: int | None = None, slots: int | None = None) -> list[float]:
+        """List the seconds that each cell under way will still take, the shortest first."""
         assert self._durations is not None
         now = time.monotonic()
-        left = [self._durations.estimate(cell) - (now - self._started[key]) for key, cell in self._running.items()]
-        return sum(max(0.0, seconds) for seconds in left)
+        left = [
+            self._durations.estimate(cell, at_once, slots) - (now - self._started[key][0])
+            for key, cell in self._running.items()
+        ]
+        return sorted(max(0.0, seconds) for seconds in left)
+
+    def _estimate_wait(self, at_once: int) -> float:
+        """Seconds until one more cell would make so many."""
+        excess = len(self._running) + 1 - at_once
+        return self._list_left()[excess - 1] if excess > 0 else 0.0
 
     def begin(self, cell: Cell) -> None:
-        self._started[cell.key] = time.monotonic()
+        now = self._count_seconds()
+        self._started[cell.key] = now, self._cell_seconds
         self._running[cell.key] = cell
         self._reserved.pop(cell.key, None)
 
     def end(self, cell: Cell) -> None:
         """Count a cell no more among those under way, done or not."""
+        self._count_seconds()
         self._running.pop(cell.key, None)
+
+    def _count_seconds(self) -> float:
+        """Count the seconds of the cells under way up to now, which is returned."""
+        now = time.monotonic()
+        self._cell_seconds += len(self._running) * (now - self._changed)
+        self._changed = now
+        return now
 
     def finish(self, cell: Cell, store: CellStore) -> None:
         """Note how long a cell took, and write the archive again: a visit that is killed loses the cells in flight."""
         if self._durations is not None:
             curve = store.result(cell.key).get("curve", ()) if store.state(cell.key) == "done" else ()
-            self._durations.observe(cell, time.monotonic() - self._started[cell.key], curve)
+            began, before = self._started[cell.key]
+            seconds = self._changed - began
+            if seconds > 0:
+                self._at_once[cell.key] = (self._cell_seconds - before) / seconds
+            self._durations.observe(cell, seconds, curve, self._at_once.get(cell.key))
         self.export(store)
 
     def check_archive(self, store: CellStore) -> None:
