@@ -23,7 +23,8 @@
 # DATA holds tasks/NAME/{train,valid}.jsonl.xz and corpora/ (benchmarks/pick_tasks.py), TEXT is the text of the studies; cells
 # that are there already count for the same text alone (benchmarks/results/cells/README.md). WORK outlives a checkout that is sent anew: the code runs from a copy in it. MODE=gpu-start, PARALLEL=6,
 # SHARE=1, PICK_MINUTES (the mode's), MINUTES=27 (from `begin` on, after which nothing is begun; 26.5 is 26 minutes 30 seconds), WORKERS=3 (cells of the study at once) are the defaults, STUDY_FLAGS go to `etude study` (--in-turn) (PARALLEL=0: no picks). Two
-# cores belong to SHARE picks, the others to tests and study. Results: `pick_tasks.py --merge OUT/picks`, `etude study --import-cells`.
+# cores belong to SHARE picks, the others to tests and study. Results: `pick_tasks.py --merge OUT/picks`,
+# `take_home.py cells OUT/study/cells.zip` and a commit before anything else: what a visit has found is not to be had again for free.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
@@ -139,7 +140,8 @@ tests() { # FOLDER: compiled kernels are tested as a user runs them, without MPS
     # each process of pytest would import the other nine tenths of the tests, too, for half a minute
     local files; files=$(cd "$work/tree" && grep -rl --include="test_*.py" "mark\.gpu" tests)
     CUDA_MPS_PIPE_DIRECTORY="$work/no-mps" detach tests "${TEST_CORES:-$other_cores}" \
-        python -m pytest -v -W ignore -p no:cacheprovider -m gpu -n "${TEST_PROCESSES:-4}" --continue-on-collection-errors $files
+        python -m pytest -v -W ignore -p no:cacheprovider -m gpu -n "${TEST_PROCESSES:-4}" --dist worksteal --durations 40 \
+        --continue-on-collection-errors $files
 }
 
 picks() { # FOLDER
