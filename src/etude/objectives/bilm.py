@@ -35,11 +35,11 @@ from etude.nn.softmax import (
     FullSoftmax,
     SampledSoftmax,
     SoftmaxKind,
-    default_cutoffs,
 )
 from etude.nn.states import States
 from etude.objectives.base import Batch, PretrainingObjective, Term, join
 from etude.objectives.batch_view import BatchView, SequenceView, view_aligned
+from etude.objectives.parts.adaptive_output import make_adaptive_softmax, refuse_unused_cutoffs
 from etude.objectives.rows.lanes import LaneRow, LaneRows, Lanes, Stream
 from etude.settings import Strict
 from etude.text.corpus.bounds import Bounds
@@ -104,23 +104,9 @@ class BiLM(PretrainingObjective[Recurrent, LaneRow, LaneBatch]):
                 "objective.tied takes the token table as output layer: a model that reads letters has none, and the "
                 "adaptive softmax brings its own. Set objective.tied=false."
             )
-        if settings.cutoffs is not None and settings.softmax != "adaptive":
-            raise UserError(
-                f"objective.cutoffs={settings.cutoffs} are clusters of objective.softmax=adaptive, and "
-                f"objective.softmax={settings.softmax} has none: set it, or objective.cutoffs=null."
-            )
+        refuse_unused_cutoffs(settings)
         if settings.softmax == "adaptive":
-            cutoffs = settings.cutoffs or default_cutoffs(vocab)
-            if cutoffs != sorted(set(cutoffs)) or not 0 < cutoffs[0] <= cutoffs[-1] < vocab:
-                raise UserError(
-                    f"objective.cutoffs={cutoffs}: they are ids that rise, above 0 and below the vocabulary of {vocab}."
-                )
-            if width < settings.division ** len(cutoffs):
-                raise UserError(
-                    f"objective.division={settings.division:g} leaves nothing of model.width={width} in cluster "
-                    f"{len(cutoffs)}: lower it, or take fewer objective.cutoffs."
-                )
-            return AdaptiveSoftmax(width, vocab, cutoffs, settings.division)
+            return make_adaptive_softmax(settings, width, vocab)
         if settings.softmax == "sampled":
             if 2 * settings.candidates > vocab:
                 raise UserError(

@@ -28,10 +28,11 @@ from etude.models.two_tower import TowerStates, TwoTower
 from etude.nn.char_embedding import CharEmbedding, WordCharacters
 from etude.nn.losses import linear_losses_and_argmax
 from etude.nn.precision import upcast
-from etude.nn.softmax import AdaptiveSoftmax, FullSoftmax, default_cutoffs
+from etude.nn.softmax import AdaptiveSoftmax, FullSoftmax
 from etude.nn.states import States
 from etude.objectives.base import IGNORE, Batch, PretrainingObjective, Stat, Term, join
 from etude.objectives.batch_view import BatchView, Words, view_aligned
+from etude.objectives.parts.adaptive_output import make_adaptive_softmax, refuse_unused_cutoffs
 from etude.objectives.rows.boundaries import Stream, WrappedRow, WrappedRows
 from etude.objectives.rows.sizes import sequence_length, whole_rows
 from etude.settings import Strict
@@ -95,25 +96,9 @@ class Cloze(PretrainingObjective[TwoTower, WrappedRow, ClozeBatch]):
 
     def _layer(self, width: int, vocab: int) -> FullSoftmax | AdaptiveSoftmax:
         settings = self.settings
-        if settings.cutoffs is not None and settings.softmax != "adaptive":
-            raise UserError(
-                f"objective.cutoffs={settings.cutoffs} are clusters of objective.softmax=adaptive, and "
-                f"objective.softmax={settings.softmax} has none: set it, or objective.cutoffs=null."
-            )
+        refuse_unused_cutoffs(settings)
         if settings.softmax == "adaptive":
-            # fewer words, fewer bands
-            cutoffs = [first for first in settings.cutoffs or default_cutoffs(vocab) if first < vocab]
-            if not cutoffs or cutoffs != sorted(set(cutoffs)) or cutoffs[0] < 1:
-                raise UserError(
-                    f"objective.cutoffs={settings.cutoffs}: they are ids that rise, above 0 and the first below the "
-                    f"vocabulary of {vocab}."
-                )
-            if width < settings.division ** len(cutoffs):
-                raise UserError(
-                    f"objective.division={settings.division:g} leaves nothing of model.width={width} in cluster "
-                    f"{len(cutoffs)}: lower it, or take fewer objective.cutoffs."
-                )
-            return AdaptiveSoftmax(width, vocab, cutoffs, settings.division)
+            return make_adaptive_softmax(settings, width, vocab, fewer_words_fewer_clusters=True)
         if settings.tied and self.characters is not None:
             raise UserError(
                 "objective.tied takes the token table as output layer, and a model that reads letters has none: set "
