@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from datetime import UTC, datetime
 from pathlib import Path
 
 from etude.study import planner
-from etude.study.results import _count_older_cells, _relative_path, list_commands
+from etude.study.results import _count_older_cells, _find_last_day, _relative_path, list_commands
 from tests.study.tiny_study import tiny
 
 
@@ -40,3 +41,10 @@ def test_cells_from_before_the_claims_were_recorded_are_counted() -> None:
     assert _count_older_cells(done, {"date": "2026-11-18T19:03:16+00:00"}) == 1
     assert _count_older_cells(done, {"date": "2026-11-17T00:00:00+00:00"}) == 0
     assert _count_older_cells(done, {}) == 0
+
+
+def test_results_are_of_the_day_of_their_last_cell() -> None:
+    """A report that is made again later says the same."""
+    done = {"a": {"date": "2026-11-17T23:59:00+00:00"}, "b": {"date": "2026-11-16T19:03:16+00:00"}, "c": {}}
+    assert _find_last_day(done) == "2026-11-17"
+    assert _find_last_day({}) == datetime.now(UTC).date().isoformat()

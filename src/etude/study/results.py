@@ -37,7 +37,7 @@ def collect(plan: Plan, errors: Mapping[str, str], registered: Mapping[str, Any]
         "budget": {"kind": study.budget.kind, "amounts": study.budget.amounts, "epochs": study.epochs},
         "seeds": study.seeds.model_dump(), "rule": study.rule.model_dump(),
         "registered": {**registered, "older_cells": _count_older_cells(done, registered)},
-        "date": datetime.now(UTC).date().isoformat(),
+        "date": _find_last_day(done),
         "hardware": _list_facts(done, "hardware") or describe_hardware(),
         "versions": _list_facts(done, "versions") or describe_versions(),
         "code_versions": _count_code_versions(plan, done),
@@ -70,6 +70,12 @@ def _list_facts(done: Mapping[str, Mapping[str, Any]], name: str) -> str:
     """List what the finished cells say of the machines that they ran on: seldom the one that reports."""
     facts = {result.get(name) for result in done.values()}
     return "; ".join(sorted(filter(None, facts)))
+
+
+def _find_last_day(done: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the day on which the last cell ended, as hardware and versions are those of cells; today without any."""
+    dates = [str(result["date"]) for result in done.values() if "date" in result]  # all of UTC
+    return max(dates, default=datetime.now(UTC).isoformat())[: len("2026-11-18")]
 
 
 def _count_older_cells(done: Mapping[str, Mapping[str, Any]], registered: Mapping[str, Any]) -> int:
