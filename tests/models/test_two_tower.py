@@ -15,6 +15,7 @@ from torch import Tensor
 from etude.errors import UserError
 from etude.models import two_tower
 from etude.models.two_tower import Settings, TwoTower, reverse
+from etude.nn.combiner import Combiner
 from etude.nn.packed import Layout, Packed, pack, positions_from_bounds
 
 VOCAB, WIDTH, HEADS, CONTEXT = 23, 16, 2, 12
@@ -349,3 +350,25 @@ def test_dropout_is_drawn_in_training_alone() -> None:
     assert not torch.equal(model(batch).last, model(batch).last)
     model.eval()
     assert torch.equal(model(batch).last, model(batch).last)
+
+
+def test_slots_start_as_small_as_the_released_code_draws_them() -> None:
+    """One row of `width` numbers by Glorot's rule; as a matrix of heads they would be several times as large."""
+    torch.manual_seed(0)
+    model = TwoTower(settings(width=256, heads=16, layers=8, combiner_slot="learned"))
+    slots = [tensor.detach().flatten() for name, tensor in model.named_parameters() if ".slot." in name]
+    assert len(slots) == 2 * (2 * 8 + 1)
+    assert torch.cat(slots).std() == pytest.approx(256**-0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("query", ["sum", "concat"])
+def test_the_projections_of_the_combiner_start_as_the_released_code_draws_them(query: str) -> None:
+    """By Glorot's rule for the matrices that it has: all three in one for a sum; for both sides, queries apart."""
+    width = 256
+    torch.manual_seed(0)
+    combiner = TwoTower(settings(width=width, layers=1, combiner_query=query)).combiner
+    assert isinstance(combiner, Combiner)
+    scale = 4 * width if query == "sum" else 3 * width
+    assert combiner.query.weight.std().item() == pytest.approx((2 / scale) ** 0.5, rel=0.02)
+    assert combiner.keys.weight.std().item() == pytest.approx((2 / scale) ** 0.5, rel=0.02)
+    assert combiner.out.weight.std().item() == pytest.approx((2 / (2 * width)) ** 0.5, rel=0.02)

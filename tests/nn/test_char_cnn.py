@@ -118,3 +118,19 @@ def test_gates_of_highways_start_where_each_paper_has_them() -> None:
         assert [highway.gate.bias.detach().unique().item() for highway in network.highways] == [
             bias
         ] * settings.highways
+
+
+@pytest.mark.parametrize("name", ["two-tower-base", "two-tower-large"])
+def test_words_of_two_towers_start_about_as_large_as_positions(name: str) -> None:
+    """A sinusoid is 0.7 in the mean square; with ELMo's first values words were 14, and positions hardly showed."""
+    recipe = Recipe.load(name)
+    settings, width = recipe.model.characters, recipe.model.width
+    torch.manual_seed(0)
+    network = CharacterCNN(settings.model_copy(update={"project": width}))
+    rows = words_to_char_ids(["the", "cats", "of", "Vladivostok", "are", "21", ",", "한국"], settings.length)
+    vectors = width**0.5 * network(torch.from_numpy(rows)).detach()
+    assert 0.7 < vectors.square().mean().sqrt() < 3.0
+    table, gate = (part.weight.detach() for part in (network.embedding, network.highways[0].gate))
+    assert table[1:].std() == pytest.approx((2 / sum(table.shape)) ** 0.5, rel=0.02)
+    assert gate.std() == pytest.approx((2 / (3 * settings.channels)) ** 0.5, rel=0.01)
+    assert not network.embedding.weight[0].any()

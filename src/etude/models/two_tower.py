@@ -235,19 +235,28 @@ class TwoTower(Model):
     def reset(self, key: int | None = None) -> None:
         """Draws all weights anew, from `torch.manual_seed` or from a key: as the released code does.
 
-        Matrices by Glorot and Bengio 2010; tables so that, times sqrt(width), they are about as large as the sinusoids.
-        A network of letters keeps the values it began with.
+        Matrices by Glorot and Bengio 2010, a slot's key and value as one row of `width` numbers; tables so that, times
+        sqrt(width), they are about as large as the sinusoids. A network of letters keeps the values it began with.
         """
         key = draw_key() if key is None else key
         for name, part in self.named_children():
             if isinstance(part, WordEmbedding):
                 continue
             factors = {
-                inside: self.settings.width**-0.5 if part is self.embedding else (2 / sum(parameter.shape)) ** 0.5
+                inside: self._first_deviation(part, inside, parameter)
                 for inside, parameter in part.named_parameters()
                 if parameter.dim() > 1
             }
             init_weights(part, key=fold(key, name), deviation=1.0, factors=factors)
+
+    def _first_deviation(self, part: nn.Module, name: str, parameter: Tensor) -> float:
+        """Return the standard deviation of a matrix's first values."""
+        width, (rows, columns) = self.settings.width, parameter.shape
+        if part is self.embedding or "slot" in name.split("."):  # heads of a slot are no rows
+            return float(width**-0.5)
+        if self.settings.combiner_query == "sum" and part is self.combiner and name in ("query.weight", "keys.weight"):
+            rows = 3 * width  # the code holds queries, keys and values in one matrix, as in the towers
+        return float((2 / (rows + columns)) ** 0.5)
 
     def compile(self, *args: object, **options: object) -> None:
         allow_in_graph()

@@ -10,6 +10,12 @@ Kim et al. 2016 (Character-Aware Neural Language Models), section 2, in the form
 
 Baevski et al. 2019 use the same with wider filters, and gates that start at -1: their code stores the opposite gate, of
 what passes, at +1. Rows of characters come from `etude.text.tokenizer.char_ids`.
+
+First values are those of either code (`init`), [code] in both:
+
+    elmo      characters uniform in +-1, filters in +-0.05 (Kim et al.), the rest normal with deviation 1/sqrt(inputs)
+    fairseq   characters, highways and projection by Glorot's rule, filters uniform in +-1/sqrt(inputs): vectors a tenth
+              as large, as suits a model that multiplies them by sqrt(width) and adds sinusoids
 """
 
 from __future__ import annotations
@@ -39,6 +45,9 @@ class Settings(Strict):
     characters: int = Field(default=CHAR_VOCAB, ge=CHAR_VOCAB, description="number of different characters")
     highways: int = Field(default=2, ge=0)
     gate_bias: float = Field(default=-2.0, description="initial bias of the highway gates; below 0 the input passes")
+    init: Literal["elmo", "fairseq"] = Field(
+        default="elmo", description="first values: as ELMo's code, or as that of the two-tower model"
+    )
     project: int | None = Field(default=None, ge=1, description="width of a word's vector; that of the model if None")
     activation: Literal["relu", "tanh"] = "relu"
     length: int = Field(default=MAX_CHARS, ge=3, description="characters of a word at most, its two marks among them")
@@ -69,11 +78,12 @@ class Highway(nn.Module):
     2015). As in the released biLM, an open gate lets the transformed input in.
     """
 
-    def __init__(self, width: int, gate_bias: float = -2.0) -> None:
+    def __init__(self, width: int, gate_bias: float = -2.0, deviation: float | None = None) -> None:
+        """`deviation` of the first weights; 1/sqrt(width) if None."""
         super().__init__()
         self.gate, self.transform = nn.Linear(width, width), nn.Linear(width, width)
         for part in (self.gate, self.transform):
-            nn.init.normal_(part.weight, std=width**-0.5)
+            nn.init.normal_(part.weight, std=deviation or width**-0.5)
         nn.init.constant_(self.gate.bias, gate_bias)
         nn.init.zeros_(self.transform.bias)
 
@@ -92,23 +102,38 @@ class CharacterCNN(nn.Module):
         super().__init__()
         self.settings = settings
         self.width = settings.project or settings.channels
+        is_elmo, channels = settings.init == "elmo", settings.channels
         self.embedding = nn.Embedding(settings.characters, settings.embedding)
-        nn.init.uniform_(self.embedding.weight, -1.0, 1.0)
+        if is_elmo:
+            nn.init.uniform_(self.embedding.weight, -1.0, 1.0)
+        else:
+            nn.init.xavier_normal_(self.embedding.weight)
         with torch.no_grad():
             self.embedding.weight[0] = 0.0  # padding, never read
         self.filters = nn.ModuleList(nn.Linear(width * settings.embedding, n) for width, n in settings.filters)
+        if is_elmo:  # else they stay as torch draws them, which is how fairseq leaves its convolutions
+            self._draw_elmo_filters()
+        # fairseq's gate and transform are one matrix, whose deviation by Glorot's rule is that of 3 * channels
+        deviation = None if is_elmo else (2 / (3 * channels)) ** 0.5
+        self.highways = nn.ModuleList(
+            Highway(channels, settings.gate_bias, deviation) for _ in range(settings.highways)
+        )
+        self.project = nn.Linear(channels, settings.project) if settings.project else None
+        if self.project is not None:
+            if is_elmo:
+                nn.init.normal_(self.project.weight, std=channels**-0.5)
+            else:
+                nn.init.xavier_uniform_(self.project.weight)
+            nn.init.zeros_(self.project.bias)
+
+    def _draw_elmo_filters(self) -> None:
         for part in self.filters:
             assert isinstance(part, nn.Linear)
-            if settings.activation == "relu":
+            if self.settings.activation == "relu":
                 nn.init.uniform_(part.weight, -0.05, 0.05)
             else:
                 nn.init.normal_(part.weight, std=part.in_features**-0.5)
             nn.init.zeros_(part.bias)
-        self.highways = nn.ModuleList(Highway(settings.channels, settings.gate_bias) for _ in range(settings.highways))
-        self.project = nn.Linear(settings.channels, settings.project) if settings.project else None
-        if self.project is not None:
-            nn.init.normal_(self.project.weight, std=settings.channels**-0.5)
-            nn.init.zeros_(self.project.bias)
 
     def forward(self, characters: Tensor) -> Tensor:
         """(N, length) int64 -> (N, D). Rows may have fewer columns of padding, down to the widest filter."""
