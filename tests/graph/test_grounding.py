@@ -90,6 +90,14 @@ def test_near_duplicates_and_vague_words_go() -> None:
     )  # fmt: skip
 
 
+def test_concepts_that_say_nothing_of_a_text_count_only_where_there_is_no_other() -> None:
+    """The grounding's own list in the released code, which is another than that of the graph."""
+    graph = concepts("something", "want", "want to", "someone", "likely", "bakery", "bread", "one")
+    assert ground(graph, "Where would someone likely want to buy bread?", "one bakery") == ({"bread"}, {"bakery"})
+    assert ground(graph, "What does someone want?", "something") == ({"someone", "want"}, {"something"})
+    assert ground(plain_concepts("something", "bread"), "Is bread there?", "something")[1] == {"something"}
+
+
 def test_labels_and_aliases_of_a_graph_of_ones_own() -> None:
     graph = build_concept_graph(
         Graph.from_triples(

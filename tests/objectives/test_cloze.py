@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from etude.errors import UserError
 from etude.models import transformer, two_tower
 from etude.nn import char_cnn
 from etude.nn.packed import pack
+from etude.nn.softmax import AdaptiveSoftmax
 from etude.objectives import cloze
 from etude.objectives.base import IGNORE, join
 from etude.objectives.cloze import Cloze, ClozeBatch, Settings, boundary_of
@@ -207,6 +209,18 @@ def test_losses_are_sums_of_cross_entropies_and_metrics_say_the_same(predict: An
     total = sum(term.weight * term.sum / term.count for term in terms.values())
     total.backward()
     assert all(one.grad is not None for one in [*model.parameters(), *objective.parameters()])
+
+
+def test_the_adaptive_softmax_starts_as_the_released_code_draws_it() -> None:
+    """Matrices uniform by Glorot's rule. There the head has no bias: it starts at 0, and all words are as likely."""
+    output = objective_of(model_of(width=64), softmax="adaptive", cutoffs=[10, 25]).output
+    assert isinstance(output, AdaptiveSoftmax)
+    matrices = [parameter.detach() for parameter in output.parameters() if parameter.dim() > 1]
+    assert len(matrices) == 5  # the head, and two for each of two clusters
+    for matrix in matrices:
+        bound = math.sqrt(6 / sum(matrix.shape))
+        assert 0.9 * bound < matrix.abs().max() <= bound
+    assert not output.layer.head.bias.any()
 
 
 def test_logits_of_a_bilm_are_those_of_the_forward_tower() -> None:

@@ -205,6 +205,31 @@ def test_vectors_start_the_concepts_and_prune_paths(base: Base, town: Path, tmp_
     assert all((graph.path_scores >= 0.15).all() for number in range(20) for graph in rows[number].graphs)
 
 
+def test_vectors_of_transe_start_the_relations_in_both_directions(base: Base, town: Path, tmp_path: Path) -> None:
+    vectors = write_vectors(tmp_path / "transe", town_graph())
+    table = load_file(vectors / "model.safetensors")["model.relations.weight"]  # (R, D)
+    _, task, _ = build(base("bert"), town, task__concepts=str(vectors))
+    assert task.kagnet is not None and task.kagnet.relations.weight.requires_grad
+    torch.testing.assert_close(
+        task.kagnet.relations.weight.detach(), torch.cat([table, table, torch.zeros(1, table.shape[1])])
+    )
+
+
+def test_a_class_of_relations_starts_from_the_mean_of_its_relations(tmp_path: Path) -> None:
+    """HasA is the reverse of PartOf: its vector counts with the other sign."""
+    graph = Graph.from_triples([[0, 0, 1], [1, 1, 0]], ["wheel", "car"], ["PartOf", "HasA"])
+    write_graph(tmp_path / "graph", graph)
+    vectors = write_vectors(tmp_path / "transe", graph)
+    table = load_file(vectors / "model.safetensors")["model.relations.weight"].numpy()
+    rows = [list(graph.relations).index(name) for name in ("PartOf", "HasA")]
+    source = KnowledgeSource(Settings(graph=str(tmp_path / "graph"), concepts=str(vectors), merge="conceptnet"))
+    assert source.relation_table is not None
+    mean, classes = (table[rows[0]] - table[rows[1]]) / 2, len(source.concepts.relations)
+    number = source.concepts.relations.index("partof")
+    np.testing.assert_allclose(source.relation_table[[number, number + classes]], [mean, mean], rtol=1e-6)
+    assert not source.relation_table[source.concepts.relations.index("isa")].any()
+
+
 def test_paths_are_scored_by_the_vectors_of_transe_alone(town: Path, tmp_path: Path) -> None:
     """A relation of DistMult is no step from head to tail: (1 + cos(r, t - h)) / 2 would say nothing."""
     vectors = str(write_vectors(tmp_path / "distmult", town_graph(), score="distmult"))

@@ -6,7 +6,7 @@ loops, vague concepts and concepts with a stop word go. The reverse of relation 
 relations (the world's, one of your own) is taken as it is: every relation is a class, every entity a concept.
 
 Paths are searched on the collapsed graph, where two concepts are joined once. A hop then goes by the first relation of
-its list: the lowest class, forward before reverse. (The code takes the first in the order of its file.)
+its list: the lowest class, forward before reverse. (The code takes the first of a Python set of their numbers.)
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Grounding: the concepts that a question and an answer mention (KagNet, section 3.1).
 
 Names of concepts are matched as n-grams of lemmas over the words of a text: all of them, also where they overlap, as
-the released code does with a matcher. Of the concepts of one span the lemma form counts, else the three shortest. A
-span that shares a word with the answer is no concept of the question: it would join them by itself.
+the released code does with a matcher. Of the concepts of one span the lemma form counts, else the three shortest; vague
+ones (VAGUE) count only where a text has no other. A span that shares a word with the answer is no concept of the
+question: it would join them by itself.
 
 The code matches the statement (the question with the answer in place of its wh-word); here question and answer are
 matched alone, which differs only where an n-gram would run over the border between them.
@@ -14,12 +15,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from etude.graph.concept_graph import STOP_WORDS, VAGUE, ConceptGraph
+from etude.graph.concept_graph import STOP_WORDS, ConceptGraph
 from etude.graph.lemmas import Lemmatizer
 from etude.text.tokenizer.normalization import normalize_nfc
 
 LONGEST = 6  # words of a concept that is matched; longer names of ConceptNet are sentences
 SHORTEST_KEPT = 3  # concepts of one span, where none is its lemma form
+# concepts of ConceptNet that are in nearly every text and say nothing of it: the code's list, without its stop words
+VAGUE_NAMES = """
+    actually everybody likely make one possibly somebody someone something sometimes sometimes_people want want_to
+"""
+VAGUE = frozenset(VAGUE_NAMES.split())
 
 _WORD = re.compile(r"\w+(?:-\w+)*")
 
@@ -74,7 +80,8 @@ class Grounder:
                 keys = [f"{key} {lemma}" if key else lemma for key in partial for lemma in lemmas]
                 candidates = dict.fromkeys(number for key in keys for number in self.spans.get(key, ()))
                 if candidates:
-                    concepts.update(self._select(list(candidates), words[start : end + 1]))
+                    selected = self._select(list(candidates), words[start : end + 1])
+                    concepts.update(number for number in selected if not self._is_vague(number))
                 partial = [key for key in keys if key in self.prefixes]
                 if not partial:
                     break
@@ -86,6 +93,9 @@ class Grounder:
         shortest = sorted(candidates, key=lambda number: (len(names[number]), names[number]))[:SHORTEST_KEPT]
         lemma_form = "_".join(map(self.lemmatizer.lemma, span))
         return [number for number in shortest if names[number] == lemma_form] or shortest
+
+    def _is_vague(self, number: int) -> bool:
+        return self.drops_stop_words and self.graph.names[number] in VAGUE
 
     def _match_single(self, words: Sequence[str]) -> set[int]:
         """The fallback: concepts that are the lemma of one word."""
@@ -102,8 +112,8 @@ class Grounder:
         for number in concepts:
             name = self.graph.names[number]
             content = [word not in STOP_WORDS for word in name.split("_")]
-            is_vague = name in VAGUE or not (all(content) if strict else any(content))
-            if not _is_near_duplicate(name, names) and not (self.drops_stop_words and is_vague):
+            has_stop_words = not (all(content) if strict else any(content))
+            if not _is_near_duplicate(name, names) and not (self.drops_stop_words and has_stop_words):
                 pruned.append(number)
         return tuple(sorted(pruned))
 

@@ -19,7 +19,7 @@ from etude.graph.concept_graph import ConceptGraph
 from etude.graph.grounding import LONGEST, SHORTEST_KEPT, Grounder, Grounding
 from etude.graph.paths import PathSearch
 
-VERSION = 2  # of what is built here: a cache of another version is built anew
+VERSION = 3  # of what is built here: a cache of another version is built anew
 NONE = -1  # behind the last concept or relation of a path
 
 

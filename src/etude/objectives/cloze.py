@@ -12,6 +12,7 @@ is no likelihood of the text; the `forward` term of a bilm is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -26,6 +27,7 @@ from etude.errors import UserError
 from etude.models.base import Model, require
 from etude.models.two_tower import TowerStates, TwoTower
 from etude.nn.char_embedding import CharEmbedding, WordCharacters
+from etude.nn.initialization import draw_key, fill_constant, fill_uniform
 from etude.nn.losses import linear_losses_and_argmax
 from etude.nn.precision import upcast
 from etude.nn.softmax import AdaptiveSoftmax, FullSoftmax
@@ -98,7 +100,7 @@ class Cloze(PretrainingObjective[TwoTower, WrappedRow, ClozeBatch]):
         settings = self.settings
         refuse_unused_cutoffs(settings)
         if settings.softmax == "adaptive":
-            return make_adaptive_softmax(settings, width, vocab, fewer_words_fewer_clusters=True)
+            return _draw_glorot(make_adaptive_softmax(settings, width, vocab, fewer_words_fewer_clusters=True))
         if settings.tied and self.characters is not None:
             raise UserError(
                 "objective.tied takes the token table as output layer, and a model that reads letters has none: set "
@@ -222,6 +224,16 @@ class Cloze(PretrainingObjective[TwoTower, WrappedRow, ClozeBatch]):
         words = None if batch.rows_of_letters is None else len(batch.rows_of_letters)
         output = sum(self.output.flops(row[row != IGNORE]) for row in targets)
         return 3 * int(model.flops(batch.layout.lengths, words) + output)
+
+
+def _draw_glorot(layer: AdaptiveSoftmax) -> AdaptiveSoftmax:
+    """The layer with first values of the released code: by Glorot and Bengio 2010, and a bias of 0, as it has none."""
+    for parameter in layer.parameters():
+        if parameter.dim() > 1:
+            fill_uniform(parameter, draw_key(), math.sqrt(6 / sum(parameter.shape)))
+        else:
+            fill_constant(parameter, 0.0)
+    return layer
 
 
 def boundary_of(special: Specials) -> int:

@@ -93,7 +93,9 @@ class Settings(pooled.Settings, KnowledgeSettings):
     concept_width: int = Field(
         default=100, ge=1, description="width of the concepts' vectors, where task.concepts gives none"
     )
-    relation_width: int = Field(default=100, ge=1)
+    relation_width: int = Field(
+        default=100, ge=1, description="width of the relations' vectors, where task.concepts gives none"
+    )
     graph_widths: tuple[int, ...] = Field(default=(50, 25), description="widths of the graph convolutions; () for none")
     graph_hidden: int = Field(default=128, ge=1, description="hidden width for pairs, paths and path counts")
     score_hidden: int = Field(
@@ -192,13 +194,17 @@ class GraphChoice(Task[Question, GraphRow, GraphBatch]):
             facts["relations"],
             self.pooled.width,
             concept_width=facts["width"] or settings.concept_width,
-            relation_width=settings.relation_width,
+            relation_width=source.relation_width or settings.relation_width,
             graph_widths=settings.graph_widths,
             hidden=settings.graph_hidden,
         )
         if source.table is not None:  # a checkpoint is loaded over it
             with torch.no_grad():
                 network.concepts.weight.copy_(torch.from_numpy(source.table))
+        if source.relation_table is not None and source.relation_width is not None:
+            with torch.no_grad():
+                network.relations.weight[:-1] = torch.from_numpy(source.relation_table)
+                network.relations.weight[-1] = 0.0  # of no relation
         network.concepts.weight.requires_grad_(settings.tune_concepts)
         return network
 

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from etude.errors import UserError
-from etude.graph.concept_graph import ConceptGraph, Merge, build_concept_graph
+from etude.graph.concept_graph import ConceptGraph, Merge, build_concept_graph, merge_relations
 from etude.graph.entity_table import EntityTable, load_entity_table
 from etude.graph.graph import Graph, check_graph
 from etude.graph.path_kernel import MOST_EDGES
@@ -33,7 +33,8 @@ class KnowledgeSettings(Strict):
 
     graph: str | None = Field(default=None, description="folder of a graph (etude prepare --graph)")
     concepts: str | None = Field(
-        default=None, description="vectors of its entities: a run of TransE or a file; prunes paths and starts concepts"
+        default=None,
+        description="vectors of its entities: a run of TransE or a file; prunes paths, starts concepts and relations",
     )
     merge: Merge | None = Field(
         default=None, description="conceptnet: its relations as 17 classes; none: as they are; by the graph if None"
@@ -77,14 +78,20 @@ class KnowledgeSource:
                 f"them, and {facts['concepts']:,} by another version of this package. Use that one, or fine-tune anew."
             )
         self.table: np.ndarray | None = None  # (C, D) float32
+        self.relation_table: np.ndarray | None = None  # (2 R, D) float32, where the vectors are TransE's
         hop_scores = None
         if vectors is not None:
             table = load_entity_table(vectors).align(self.graph)
             self.table = table.vectors[self.concepts.entities]
+            self.relation_table = self._class_vectors(table)
             if settings.threshold:
                 if facts is None:  # a run of before stays usable
                     _check_score(table, vectors)
                 hop_scores = self._score_hops(table, vectors)
+        # of vectors that started the relations: a run from before this was done has none
+        self.relation_width: int | None = None if self.relation_table is None else int(self.relation_table.shape[1])
+        if facts is not None:
+            self.relation_width = facts.get("relation_width")
         search = PathSearch(self.concepts, settings.edges, settings.paths, settings.degree)
         self.builder = SchemaBuilder(self.concepts, search, hop_scores, settings.threshold)
         self.folder, self.vectors_folder = str(Path(folder).resolve()), vectors and str(Path(vectors).resolve())
@@ -109,6 +116,7 @@ class KnowledgeSource:
             "concepts": len(self.concepts.names),
             "relations": self.relations,
             "width": None if self.table is None else int(self.table.shape[1]),
+            "relation_width": self.relation_width,
             "vectors_folder": self.vectors_folder,
             "vectors": self._hash_vectors(),
         }
@@ -135,6 +143,26 @@ class KnowledgeSource:
             )
         relations = table.relations[[rows[name] for name in names]]
         return self.concepts.score_hops(table.vectors, relations, self.graph.triples("train"))
+
+    def _class_vectors(self, table: EntityTable) -> np.ndarray | None:
+        """(2 R, D) TransE's vectors of the relation classes; None where the table has none of the graph's relations.
+
+        The code trains TransE on the classes; here a class has the mean of its relations, negated where their ends are
+        exchanged. A reverse class starts as its class does [code].
+        """
+        names = list(self.graph.relations)
+        rows = {name: row for row, name in enumerate(table.relation_names)}
+        is_transe = table.score in (None, "transe") and table.relations.shape[1] == table.width
+        if not is_transe or any(name not in rows for name in names):
+            return None
+        _, classes, swapped, _ = merge_relations(names, self.concepts.merge)
+        used = np.flatnonzero(classes >= 0)
+        signs = np.where(swapped[used], -1.0, 1.0)[:, None]
+        sums, counts = np.zeros((len(self.concepts.relations), table.width)), np.zeros(len(self.concepts.relations))
+        np.add.at(sums, classes[used], signs * table.relations[[rows[names[relation]] for relation in used]])
+        np.add.at(counts, classes[used], 1.0)
+        vectors = (sums / np.maximum(counts, 1.0)[:, None]).astype(np.float32)  # (R, D)
+        return np.concatenate([vectors, vectors])
 
     def _hash_vectors(self) -> str | None:
         if self.table is None:
