@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterator
 from functools import cache, partial
+from hashlib import blake2b
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.interpreter import Interpreter
 from tests.train.forked_ranks import RankServer, serve_ranks
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "etude"
 
 pytest_plugins = ["tests.transfer_fixtures"]
 
@@ -49,6 +52,47 @@ def _libraries_as_they_were() -> Iterator[None]:
         import torch
 
         torch.backends.mkldnn.enabled = True
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _disks_are_not_waited_for() -> Iterator[None]:
+    """What was flushed to a disk outlives a power cut, which no test makes; a killed process it outlives anyway."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _seeds_of_absent_gpus_are_not_kept() -> Iterator[None]:
+    """torch.manual_seed formats the whole stack for the first use of a GPU, which takes as long as a small test."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "torch" in sys.modules:  # a test that needs none is not to wait for it
+            import torch
+
+            for device in (torch.cuda, torch.xpu):
+                if not device.is_available():
+                    patch.setattr(device, "manual_seed_all", lambda seed: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _loops_compiled_once(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Numba needs many seconds for a loop of word vectors: the processes of a whole run share, and keep, what it made.
+
+    Numba asks whether the file of a function has changed; what its constants are from is in the name of the folder.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        kept = getattr(request.config, "cache", None)
+        if kept and "PYTEST_XDIST_WORKER" in os.environ and importlib.util.find_spec("numba"):
+            import numba
+
+            key = blake2b(f"{sys.version} {numba.__version__}".encode(), digest_size=8)
+            for path in sorted(SOURCE.rglob("*.py")):
+                if path.parent.name == "kernels" or b"njit" in path.read_bytes():
+                    key.update(path.read_bytes())
+            patch.setattr(numba.config, "CACHE_DIR", str(kept.mkdir(f"numba-{key.hexdigest()}")))
+            patch.setattr(numba, "njit", partial(numba.njit, cache=True))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

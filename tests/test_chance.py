@@ -12,7 +12,7 @@ from scipy import stats
 from etude import chance
 from etude.chance import Chance, Permutation, fold, gumbel, integers, mix, random_bits, uniform
 
-MANY = 200_000
+MANY = 100_000
 SMALLEST = 1e-4  # p-values below this fail: the draws are fixed, so a test that passes once always passes
 
 KEYS = [0, 1, 2, fold(7, 0, "mask"), (1 << 64) - 1]
@@ -193,7 +193,7 @@ def test_a_large_permutation_is_a_bijection(size: int) -> None:
 def test_small_permutations_are_all_equally_likely() -> None:
     """All 24 orders of four things."""
     seen: dict[tuple[int, ...], int] = {}
-    for key in range(6000):
+    for key in range(2400):
         order = tuple(Permutation(4, fold(key, "order"))(np.arange(4)).tolist())
         seen[order] = seen.get(order, 0) + 1
     assert len(seen) == 24
@@ -202,7 +202,7 @@ def test_small_permutations_are_all_equally_likely() -> None:
 
 def test_any_element_lands_anywhere() -> None:
     size = 50
-    landed = np.stack([Permutation(size, fold(key, "order"))(np.arange(size)) for key in range(2000)])
+    landed = np.stack([Permutation(size, fold(key, "order"))(np.arange(size)) for key in range(1000)])
     for thing in (0, 1, 25, 49):
         assert p_of_counts(np.bincount(landed[:, thing], minlength=size)) > SMALLEST
     # where a thing lands says nothing about its neighbour, but that they differ

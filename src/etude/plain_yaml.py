@@ -120,4 +120,4 @@ def _read(text: str, where: str) -> tuple[Any, dict[Path, str]]:
     return values, places
 
 
-_read_once = lru_cache(maxsize=64)(_read)
+_read_once = lru_cache(maxsize=512)(_read)

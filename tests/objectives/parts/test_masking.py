@@ -84,11 +84,9 @@ def slow_choices(sizes: Words, rules: masking.Rules, repeats: int) -> np.ndarray
 def run_counts(chosen: np.ndarray, longest: int = 6) -> np.ndarray:
     """(repeats, longest) how many runs of chosen tokens of each length a sequence has; the last: this or longer."""
     counts = np.zeros((len(chosen), longest))
-    padded = np.pad(chosen, ((0, 0), (1, 1))).astype(np.int8)
-    for row, line in enumerate(padded):
-        edges = np.flatnonzero(np.diff(line))
-        for size in edges[1::2] - edges[::2]:
-            counts[row, min(size, longest) - 1] += 1
+    edges = np.diff(np.pad(chosen, ((0, 0), (1, 1))).astype(np.int8))
+    (rows, first), (_, behind) = np.nonzero(edges == 1), np.nonzero(edges == -1)
+    np.add.at(counts, (rows, np.minimum(behind - first, longest) - 1), 1)
     return counts
 
 
@@ -131,7 +129,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_choices_equal_the_slow_algorithm(case: str) -> None:
     # 4 errors here: some 500 numbers are compared over all cases; the long test below compares sums of them at 3
-    compare(*CASES[case], repeats=4000, limit=4.0)
+    compare(*CASES[case], repeats=2000, limit=4.0)
 
 
 @pytest.mark.slow
@@ -159,7 +157,7 @@ rules_of = st.builds(
 
 
 @given(sequences, rules_of, st.integers(0, 2**32))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_choice_is_whole_within_budget_and_never_a_marker(
     batch: list[Words], rules: masking.Rules, seed: int
 ) -> None:
