@@ -62,8 +62,8 @@ def test_a_gelu_and_the_gradient_of_its_bias(tanh: bool) -> None:
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("tanh", [False, True])
-@pytest.mark.parametrize("tokens", [1, 16, 71, 80])  # tiles of 16 rows: a part of one; one; groups of 2, the last less
-@pytest.mark.parametrize("bias", [False, True])
+# tiles of 16 rows: a part of one; one; groups of 2, the last less
+@pytest.mark.parametrize(("tokens", "bias"), [(1, False), (16, True), (71, True), (80, False)])
 def test_a_gelu_derivative_within_the_product(
     tokens: int, tanh: bool, bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,10 +60,10 @@ def attend_rotated(
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])  # the interpreter multiplies the bits of bf16
 @pytest.mark.parametrize("size", [16, 24, 64])  # powers of two, and not one
-def test_it_is_a_rotation_and_then_attention(causal: bool, dropout: float, dtype: torch.dtype, size: int) -> None:
+def test_it_is_a_rotation_and_then_attention(causal: bool, dtype: torch.dtype, size: int) -> None:
+    dropout = 0.3 if causal ^ (dtype == torch.float16) else 0.0  # any two of the three in all combinations
     layout = make_layout(LENGTHS)
     batch = draw_batch(layout, 2, size, dtype)
     for left, right in zip(
