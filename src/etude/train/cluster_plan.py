@@ -209,6 +209,8 @@ def _plan_whole_memory(
 def plan_traffic(parts: Parts, mesh: Mesh, element_size: int, micro_batches: int) -> Traffic:
     """Return the payload of one GPU in a step of so many micro-batches."""
     copies = 4 * parts.total // mesh.shards if mesh.copies > 1 else 0
+    if mesh.shards == 1:  # a GPU that has all weights gathers nothing
+        return Traffic(0, 0, copies)
     if parts.gathers_model:
         return Traffic(4 * parts.total, 4 * parts.total, copies)
     return Traffic(
