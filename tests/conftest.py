@@ -7,9 +7,8 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator
-from functools import cache, partial
+from functools import partial
 from hashlib import blake2b
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -102,17 +101,6 @@ def _commands_say_nothing_while_they_wait() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(activity, "FIRST_SECONDS", 3600.0)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _installed_packages_read_once() -> Iterator[None]:
-    """Every recipe that is loaded asks all installed packages for theirs: here once for each search path."""
-    from etude import kinds
-
-    read = cache(lambda group, search_path: entry_points(group=group))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kinds, "entry_points", lambda *, group: read(group, tuple(sys.path)))
         yield
 
 

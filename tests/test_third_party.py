@@ -45,12 +45,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # several command lines in one process: loading torch takes longer than any of them; of the shipped recipes one is
 # listed beside theirs: measuring all takes long, and tests/recipes/test_shipped.py does it
 RUN = """
-import json, sys
+import gc, json, sys
 from etude.cli.main import main
 from etude.recipes import document
 document.shipped_recipes = lambda: ["bert-base"]
 for words in json.loads(sys.argv[1]):
     sys.argv = ["etude", *words]
+    gc.freeze()  # a study looks for garbage after each cell, which among all of torch takes longer than a cell
     try:
         main()
     except SystemExit as end:

@@ -21,9 +21,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
+import sys
 import warnings
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -119,7 +120,7 @@ def _own_names(group: str) -> tuple[str, ...]:
 def _plugins(group: str) -> dict[str, EntryPoint]:
     """The entry points of a group by name; UserError where two packages claim one name."""
     plugins: dict[str, EntryPoint] = {}
-    for entry in entry_points(group=f"etude.{group}"):
+    for entry in _read_entry_points(f"etude.{group}", _search_path()):
         rival = plugins.setdefault(entry.name, entry)
         if rival.value != entry.value:
             raise UserError(
@@ -127,6 +128,25 @@ def _plugins(group: str) -> dict[str, EntryPoint]:
                 f"{_owner(entry)} and {_owner(rival)}. Uninstall one, or use the full name of the module."
             )
     return plugins
+
+
+@lru_cache(maxsize=32)
+def _read_entry_points(group: str, search_path: tuple[tuple[str, int | None], ...]) -> tuple[EntryPoint, ...]:
+    """What installed packages say of a group: every recipe asks, and to read it takes longer than the recipe."""
+    return tuple(entry_points(group=group))
+
+
+def _search_path() -> tuple[tuple[str, int | None], ...]:
+    """The folders that packages are installed in, and when each was last changed: an installed package changes one."""
+    return tuple((folder, _changed_at(folder)) for folder in sys.path)
+
+
+def _changed_at(folder: str) -> int | None:
+    """When a folder was last changed; "" is the one where the process is."""
+    try:
+        return Path(folder).stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 def _owner(entry: EntryPoint) -> str:

@@ -133,6 +133,8 @@ def test_a_hook_prints_where_no_line_stands(goes_on: bool) -> None:
 
 PROBE = """
 import os, sys
+import numpy
+from pydantic import BaseModel  # as numpy, what most commands begin with: once, and not in each fork
 import etude.cli.activity as activity
 from etude.cli.main import main
 

@@ -64,8 +64,8 @@ def test_a_part_has_the_classes_of_the_whole(train: Labelled) -> None:
 
 
 def test_a_pick_says_what_it_learnt_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    labels, lines = write_labels(tmp_path / "labels.jsonl", 200), list[str]()
-    monkeypatch.setattr(label_limit, "ALWAYS", 80)
+    labels, lines = write_labels(tmp_path / "labels.jsonl", 80), list[str]()
+    monkeypatch.setattr(label_limit, "ALWAYS", 40)
     monkeypatch.setattr(label_limit, "PILOT", 20)
     monkeypatch.setattr(label_limit, "measure_fit", lambda *_: 1e6)
 
@@ -73,9 +73,9 @@ def test_a_pick_says_what_it_learnt_from(tmp_path: Path, monkeypatch: pytest.Mon
         return etude.pick(task="classify", train=labels, out=tmp_path / "out", minutes=1, on_progress=lines.append)
 
     results = pick().results
-    assert results["labels"]["refit_on"] == pytest.approx(80, abs=8)
-    note = next(note for note in results["notes"] if "of 200 labels" in note["en"])
-    assert note["en"] in lines and "200개" in note["ko"]
+    assert results["labels"]["refit_on"] == pytest.approx(40, abs=8)
+    note = next(note for note in results["notes"] if "of 80 labels" in note["en"])
+    assert note["en"] in lines and "80개" in note["ko"]
     assert note["en"] in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     pick()
     assert "This pick is done already; nothing changed." in lines

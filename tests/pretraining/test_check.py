@@ -22,7 +22,7 @@ SENTENCES = [f"The {animal} number {number} sleeps near the old mill.\n\n"
 
 def report_of(folder: Path, text: str, unique: bool = False) -> Report:
     (folder / "text.txt").write_text(text, encoding="utf-8")
-    corpus = prepare(str(folder / "text.txt"), folder / "corpus", tokenizer="bpe:300", unique=unique, workers=1)
+    corpus = prepare(str(folder / "text.txt"), folder / "corpus", tokenizer="bpe:300", unique=unique, workers=0)
     return corpus.manifest["report"]
 
 

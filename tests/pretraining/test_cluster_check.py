@@ -13,7 +13,7 @@ from etude.errors import UserError
 from etude.pretraining.cluster_check import ClusterCheck, check_cluster
 from etude.train.cluster_plan import MACHINES, Mesh, Parts, Traffic, find_machine, list_meshes, plan_start, plan_traffic
 
-GPT = {"model.window": None, "model.layers": 6, "model.width": 128, "model.heads": 4, "model.context": 256,
+GPT = {"model.window": None, "model.layers": 3, "model.width": 128, "model.heads": 4, "model.context": 256,
        "train.batch_tokens": 65_536, "train.micro_tokens": 256, "train.batch_ramp": None}  # fmt: skip
 
 
@@ -63,13 +63,22 @@ def test_a_small_model_is_gathered_once_a_step(prepared) -> None:
     assert not any(other.gathers_model for other in result.plans if other.mesh.shards > 4)
 
 
+def test_a_single_gpu_sends_nothing(prepared) -> None:
+    """It has all weights: the plan counted what it gathers and reduces, and differed from the step."""
+    for changes in ({}, {"train.gather": "layer"}):
+        result = check_cluster("gpt2-toy", prepared("bytebpe:600"), {**GPT, **changes}, nodes=1, gpus=1)
+        assert result.best.traffic == Traffic(0, 0, 0)
+        assert result.fake is not None and result.fake.agrees, result.fake
+
+
 @pytest.mark.parametrize("recipe", ["bert-toy", "albert-toy", "electra-toy", "decoder-modern-toy", "gpt2-toy"])
 def test_sequences_of_many_lengths_and_masked_tokens_agree_with_fake_ranks(prepared, recipe: str) -> None:
-    result = check_cluster(recipe, prepared("wordpiece:600"), {"train.epochs": 2}, nodes=1, gpus=2)
+    result = check_cluster(recipe, prepared("wordpiece:600"), {"model.layers": 2, "train.epochs": 2}, nodes=1, gpus=2)
     assert result.fake is not None and result.fake.agrees, result.fake
     assert max(result.fake.differences[1:]) < 0.02  # what is sent
     # two passes over the corpus, to the end of a step
-    once = check_cluster(recipe, prepared("wordpiece:600"), {"train.epochs": 1}, nodes=1, gpus=2, fake=False)
+    changes = {"model.layers": 2, "train.epochs": 1}
+    once = check_cluster(recipe, prepared("wordpiece:600"), changes, nodes=1, gpus=2, fake=False)
     assert once.tokens < result.tokens <= 2 * once.tokens
 
 

@@ -26,7 +26,8 @@ from etude.text.corpus.corpus import Corpus
 
 TOKENIZER = "wordpiece:300,lower"
 SHAPE = {"model.width": 32, "model.heads": 2, "model.context": 32, "objective.length": 32, "objective.row_tokens": 64}
-TRAIN = {"train.batch_tokens": 256, "train.workers": 0, "train.save_every": 3, "train.eval_every": 0}
+TRAIN = {"train.batch_tokens": 256, "train.workers": 0, "train.save_every": 3, "train.eval_every": 0,
+         "train.eval_tokens": 1024}  # fmt: skip
 STUDENT = {**SHAPE, **TRAIN, "model.layers": 2, "train.micro_tokens": None, "train.steps": 6, "train.lr": 1e-3}
 
 

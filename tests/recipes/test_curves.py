@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +39,28 @@ TOYS = [
     "two-tower-toy",
 ]
 
-
+Corpora = Callable[[curves.Text, str], Path]
 WHOLE = [name for name in curves.recorded_recipes() if curves.load(name).whole is not None]
 
 
-def repeated(name: str, curve: Curve, folder: Path, **changes: Any) -> Run:
+@pytest.fixture(scope="module")
+def corpus_of(tmp_path_factory: pytest.TempPathFactory) -> Corpora:
+    """A function from a text and a tokenizer's specification to the folder of their corpus, each prepared once."""
+
+    @cache
+    def prepared(text: curves.Text, tokenizer: str) -> Path:
+        folder = tmp_path_factory.mktemp("corpus")
+        file, pairs = text.write(folder)
+        prepare(str(file), folder / "corpus", tokenizer, valid=text.valid, workers=0, pairs=pairs)
+        return folder / "corpus"
+
+    return prepared
+
+
+def repeated(name: str, curve: Curve, folder: Path, corpus_of: Corpora, **changes: Any) -> Run:
     """The run that a curve was taken from, once more."""
     recipe = Recipe.load(name)
-    file, pairs = curve.text.write(folder)
-    corpus = prepare(
-        str(file), folder / "corpus", recipe.tokenizer, valid=curve.text.valid, workers=0, pairs=pairs
-    )  # fmt: skip
+    corpus = corpus_of(curve.text, recipe.tokenizer)
     return pretraining.pretrain(recipe, corpus, folder / "run", quiet=True, overrides={**curve.settings, **changes})
 
 
@@ -56,9 +69,9 @@ def test_every_recorded_curve_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", TOYS)
-def test_a_short_run_follows_its_curve(name: str, tmp_path: Path) -> None:
+def test_a_short_run_follows_its_curve(name: str, tmp_path: Path, corpus_of: Corpora) -> None:
     curve = curves.load(name).short
-    assert not curve.find_deviations(repeated(name, curve, tmp_path).metrics())
+    assert not curve.find_deviations(repeated(name, curve, tmp_path, corpus_of).metrics())
 
 
 @pytest.mark.parametrize(
@@ -69,9 +82,9 @@ def test_a_short_run_follows_its_curve(name: str, tmp_path: Path) -> None:
         ("electra-toy", {"objective.temperature": 100.0}),  # replacements drawn from nearly nothing
     ],
 )
-def test_a_run_that_is_far_off_does_not(name: str, changes: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_that_is_far_off_does_not(name: str, changes: dict[str, Any], tmp_path: Path, corpus_of: Corpora) -> None:
     curve = curves.load(name).short
-    faults = curve.find_deviations(repeated(name, curve, tmp_path, **changes).metrics())
+    faults = curve.find_deviations(repeated(name, curve, tmp_path, corpus_of, **changes).metrics())
     assert faults and "is expected, give or take" in faults[-1]
 
 
@@ -89,10 +102,10 @@ def test_the_curve_of_a_whole_run_lies_below_unigram_and_bigram(name: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
-def test_a_whole_run_follows_its_curve(name: str, tmp_path: Path) -> None:
+def test_a_whole_run_follows_its_curve(name: str, tmp_path: Path, corpus_of: Corpora) -> None:
     curve = curves.load(name).whole
     assert curve is not None
-    assert not curve.find_deviations(repeated(name, curve, tmp_path).metrics())
+    assert not curve.find_deviations(repeated(name, curve, tmp_path, corpus_of).metrics())
 
 
 # --- the files ----------------------------------------------------------------------------------------

@@ -79,6 +79,7 @@ def shrunk(name: str) -> Recipe:
     recipe = Recipe.load(name)
     lengths = {"objective.length": 32} if "length" in type(recipe.objective).model_fields else {}
     sizes: dict[str, object] = {"model.width": 16, **lengths}
+    sizes |= {"model.feedforward": 64} if getattr(recipe.model, "feedforward", None) else {}
     if recipe.reads_entities:
         sizes |= {"model.layers": 3, "model.heads": 2, "model.context": 32, "model.layer_kinds": ["sim", "mix", "norm"]}
         sizes |= {"model.entity_width": 8, "model.entity_heads": 2, "model.entities": 400, "model.graph": MADE_UP}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -10,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,6 +19,7 @@ from etude.study.cells import Cell, CellStore
 from etude.study.execute import CellResult
 from etude.study.executors import ProcessExecutor, RayExecutor, SerialExecutor, Worker
 from etude.study.queue import run_cells
+from tests.study.forked_workers import ForkedWorker, share_a_gpu
 from tests.study.test_queue import make_cell
 
 
@@ -219,45 +219,12 @@ def test_a_cell_of_a_cluster_that_runs_out_gets_a_larger_part_of_a_gpu(
         assert [options["num_gpus"] for options in ray.options] == expected
 
 
-# a worker whose cells share a GPU that holds one of them; the first stays until another has found no room
-SHARING = """
-import time
-import torch
-from etude.errors import UserError
-from etude.study import execute, worker
-
-def run(cell, store, work, quiet):
-    first_loss, shortage, taken = (store.folder / name for name in (".lost", ".shortage", ".taken"))
-    if cell.title == "lost" and not first_loss.exists():
-        first_loss.touch()
-        raise torch.AcceleratorError("CUDA error: unspecified launch failure")
-    try:
-        taken.touch(exist_ok=False)
-    except FileExistsError:
-        shortage.touch()
-        raise UserError("Memory ran out on the GPU.") from torch.OutOfMemoryError("CUDA out of memory.")
-    deadline = time.monotonic() + 120
-    while not shortage.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    taken.unlink()
-    return {"seconds": 1.0}
-
-execute.CELL_RUNNERS["pretrain"] = run
-worker.main()
-"""
-
-
 def test_a_queue_over_processes_that_share_a_gpu_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = CellStore(tmp_path / "cells")
     store.folder.mkdir()
 
     def start(self: ProcessExecutor, number: int) -> Worker:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen(
-            [sys.executable, "-c", SHARING, str(self.folder)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
-        )  # fmt: skip
-        return Worker(number, process)
+        return Worker(number, cast(subprocess.Popen[str], ForkedWorker(share_a_gpu, self.folder)))
 
     monkeypatch.setattr(ProcessExecutor, "_start_worker", start)
     monkeypatch.setattr(executors, "RECOVERY", 1.0)

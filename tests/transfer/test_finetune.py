@@ -172,31 +172,44 @@ def test_a_stop_changes_nothing(
     assert lines[0] == lines[1]
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1e9])
-def test_a_kill_changes_nothing(
-    base: Bases, reviews: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
-) -> None:
-    """Whether all steps before it were saved or none, and though the best weights were in memory only."""
-    scores = {8: 0.3, 16: 0.9, 24: 0.5, 32: 0.4, 40: 0.3, 45: 0.2}  # the second epoch is the best
-    advance, update_best = Loop.advance, Loop._update_best
+def give_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the second epoch be the best."""
+    scores, update_best = {8: 0.3, 16: 0.9, 24: 0.5, 32: 0.4, 40: 0.3, 45: 0.2}, Loop._update_best
 
     def score(self: Loop) -> None:
         self.valid["accuracy"] = scores[self.state.step]
         update_best(self)
+
+    monkeypatch.setattr(Loop, "_update_best", score)
+
+
+@pytest.fixture(scope="module")
+def whole(base: Bases, reviews: Files, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run whose second epoch is the best, and which nobody kills."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        give_scores(patch)
+        return finetune(base("bert"), "classify", reviews[0], out, dev=reviews[1], overrides=QUICK, quiet=True)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e9])
+def test_a_kill_changes_nothing(
+    whole: Run, base: Bases, reviews: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """Whether all steps before it were saved or none, and though the best weights were in memory only."""
+    advance = Loop.advance
 
     def die(self: Loop, item: Any) -> None:
         advance(self, item)
         if self.state.step == 27:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Loop, "_update_best", score)
+    give_scores(monkeypatch)
     monkeypatch.setattr(saver.SaveTimer.__init__, "__defaults__", (seconds, time.monotonic))
     monkeypatch.setattr(saver, "COST_SHARE", 1e9)  # each step may be saved
-    start = base("bert")
-    whole = finetune(start, "classify", reviews[0], tmp_path / "x", dev=reviews[1], overrides=QUICK, quiet=True)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Loop, "advance", die)
-        finetune(start, "classify", reviews[0], tmp_path / "y", dev=reviews[1], overrides=QUICK, quiet=True)
+        finetune(base("bert"), "classify", reviews[0], tmp_path / "y", dev=reviews[1], overrides=QUICK, quiet=True)
     assert Run(tmp_path / "y").steps == ([] if seconds else [26])
     killed = transfer.resume(tmp_path / "y", quiet=True)
     expected, weights = (load_file(run.folder / "model.safetensors") for run in (whole, killed))
@@ -269,7 +282,7 @@ def test_features_leave_the_model_as_it_was(
     base: Bases, reviews: Files, tmp_path: Path, layers: Any, combine: str
 ) -> None:
     changes = QUICK | {"transfer.frozen": True, "transfer.layers": layers, "transfer.combine": combine,
-                       "train.epochs": 2, "task.pooling": "mean", "task.head": "mlp"}  # fmt: skip
+                       "train.epochs": 1, "task.pooling": "mean", "task.head": "mlp"}  # fmt: skip
     run = finetune(base("bert"), "classify", reviews[0], tmp_path / "x", dev=reviews[1], overrides=changes, quiet=True)
     before, _, _ = load_learner(Run.open(base("bert")))
     tuned = TaskModel.open(run.folder)

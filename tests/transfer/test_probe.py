@@ -18,6 +18,7 @@ from etude.inference.task_model import TaskModel
 from etude.models.transfer_settings import TransferSettings
 from etude.runs.task_plan import Plan, task_module
 from etude.tasks import base as tasks_base
+from etude.transfer import linear_solver
 from etude.transfer import probe as probe_module
 from etude.transfer.finetune import finetune
 from etude.transfer.probe import Features, Probe, Representation, supports
@@ -26,6 +27,13 @@ from tests.transfer.test_every_task import same
 
 Bases = Callable[[str], Path]
 KINDS = ("choice", "classify", "pair", "rank", "relation", "similarity", "span", "tag")
+
+
+@pytest.fixture(autouse=True)
+def _short_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two folds and three penalties: how one is chosen among more is looked at in test_linear_solver.py."""
+    monkeypatch.setattr(linear_solver, "INNER_FOLDS", 2)
+    monkeypatch.setattr(linear_solver, "PENALTIES", (1.0, 0.1, 0.03))
 
 
 def write_examples(path: Path, kind: str, count: int, seed: int = 0) -> Path:

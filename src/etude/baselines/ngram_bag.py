@@ -65,6 +65,6 @@ def train_bag(rows: Sequence[SparseVector], labels: np.ndarray, columns: int, cl
             error = -softmax(hidden @ output)
             error[labels[number]] += 1
             slope = output @ error
-            output += np.outer(hidden, rate * error)
-            embedding[places] += np.outer(rate * shares, slope)
+            output += hidden[:, None] * (rate * error)
+            embedding[places] += (rate * shares)[:, None] * slope
     return embedding @ output

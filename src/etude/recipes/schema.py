@@ -24,6 +24,7 @@ import re
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path as File
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -244,7 +245,7 @@ class Recipe:
 
     def dump(self) -> str:
         """YAML that loads back equal."""
-        return yaml.dump(self._plain_values(), Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
+        return _write_yaml(json.dumps(self._plain_values()))
 
     def _plain_values(self) -> dict[str, Any]:
         """All settings as texts, numbers, lists and dicts."""
@@ -288,6 +289,12 @@ class Recipe:
 
     def _changed(self, group: str, settings: Strict, **values: object) -> Any:
         return validate_settings(type(settings), {**settings.model_dump(mode="json"), **values}, self.source, group)
+
+
+@lru_cache(maxsize=512)
+def _write_yaml(values: str) -> str:
+    """Write values that are given as JSON; PyYAML needs as long as for a step, and plans write their recipes often."""
+    return yaml.dump(json.loads(values), Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
 
 
 def kinds(group: str) -> list[str]:

@@ -107,7 +107,7 @@ def _list_imports(tree: ast.Module, package: list[str]) -> list[str]:
     imported: list[str] = []
 
     def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if isinstance(node, ast.If) and _is_for_types(node.test):
             return
         if isinstance(node, ast.Import):
             imported.extend(alias.name for alias in node.names)
@@ -121,6 +121,12 @@ def _list_imports(tree: ast.Module, package: list[str]) -> list[str]:
 
     visit(tree)
     return imported
+
+
+def _is_for_types(test: ast.expr) -> bool:
+    """Whether a condition names TYPE_CHECKING."""
+    names = (getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(test))
+    return any("TYPE_CHECKING" in name for name in names)
 
 
 def _hash_tree(tree: ast.Module) -> str:
@@ -140,11 +146,21 @@ def _hash_tree(tree: ast.Module) -> str:
 def _dump(value: object) -> str:
     """Write a tree as text, without empty fields: versions of Python differ in which there are and which are shown."""
     if isinstance(value, list):
-        return f"[{', '.join(map(_dump, value))}]"
+        return f"[{', '.join([_dump(part) for part in value])}]"
     if not isinstance(value, ast.AST):
         return repr(value)
-    fields = [(name, part) for name, part in ast.iter_fields(value) if part is not None and part != []]
-    return f"{type(value).__name__}({', '.join(f'{name}={_dump(part)}' for name, part in sorted(fields))})"
+    fields = []
+    for name in _sort_fields(value._fields):
+        part = getattr(value, name, None)
+        if part is not None and part != []:
+            fields.append(f"{name}={_dump(part)}")
+    return f"{type(value).__name__}({', '.join(fields)})"
+
+
+@cache
+def _sort_fields(names: tuple[str, ...]) -> list[str]:
+    """Sort the fields of a kind of node; once for each kind, where a tree has hundreds of thousands of nodes."""
+    return sorted(names)
 
 
 def _iterate_blocks(node: ast.AST) -> Iterator[ast.AST]:

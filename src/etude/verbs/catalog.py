@@ -37,6 +37,9 @@ def recipes(name: str | None = None, *, settings: Mapping[str, object] | None = 
         settings: Settings of it to change: model.layers=6
     """
     from etude.recipes import document
+
+    if name is not None:
+        document.find_recipe(name)  # one that there is not is told at once: the next line loads torch
     from etude.recipes.schema import Recipe
 
     if name is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from etude.errors import UserError
 from etude.models import recurrent, static, transformer
 from etude.models.layer_features import LayerFeatures
 from etude.nn.packed import Layout
-from etude.tasks import base
+from etude.tasks import base, bootstrap
 from etude.tasks.data.examples import Examples
 from etude.tasks.tag import task as tag
 from etude.tasks.tag.encodings import convert, first_breach
@@ -28,6 +29,15 @@ from etude.text.tokenizer.tokenizer import Tokenizer
 
 NAMES = {"PER": ["Kim", "Lee", "Ada"], "LOC": ["Seoul", "서울"], "ORG": ["bank", "학교"]}
 OTHERS = ["the", "went", "to", "of", "saw", "갔다", "and", "unhappily"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_bootstraps() -> Iterator[None]:
+    """Intervals of 100 rounds, which differ little from those of a thousand."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bootstrap, "ROUNDS", 100)
+        patch.setattr(bootstrap.bootstrap, "__defaults__", (True, 0, 100))  # `rounds` is ROUNDS as it was at import
+        yield
 
 
 @pytest.fixture(scope="module")

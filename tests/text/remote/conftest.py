@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,17 +51,28 @@ def files(s3: S3Server) -> S3FileSystem:
     return S3FileSystem(use_listings_cache=False)
 
 
-@pytest.fixture
-def corpora(
-    bucket: str, files: S3FileSystem, tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Path, str]:
-    """A corpus of some shards, here and in the store."""
+@pytest.fixture(scope="session")
+def stored_corpus(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A corpus of some shards, here and in the store; tests only read it."""
+    from s3fs import S3FileSystem
+
     from etude.text.prepare import readers
     from etude.text.prepare.prepare import prepare
 
-    monkeypatch.setattr(readers, "BLOCK_BYTES", 1 << 11)
-    (tmp_path / "town.txt").write_text("\n\n".join(some_text(60, longest=8)), encoding="utf-8")
-    prepare(tmp_path / "town.txt", tmp_path / "local", "bytebpe:400", valid=0.1, shard_tokens=700)
-    files.put(str(tmp_path / "local"), f"{bucket}/c", recursive=True)
+    folder = tmp_path_factory.mktemp("stored")
+    (folder / "town.txt").write_text("\n\n".join(some_text(60, longest=8)), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readers, "BLOCK_BYTES", 1 << 11)
+        for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": s3_server.url}.items():
+            patch.setenv(name, value)
+        prepare(folder / "town.txt", folder / "local", "bytebpe:400", valid=0.1, shard_tokens=700)
+        S3FileSystem(use_listings_cache=False).put(str(folder / "local"), "s3://lab/stored/c", recursive=True)
+    return folder / "local", "s3://lab/stored/c"
+
+
+@pytest.fixture
+def corpora(stored_corpus: tuple[Path, str], tmp_path: Path, s3: S3Server) -> tuple[Path, str]:
+    """A corpus of some shards, in a folder of this test's own and in the store, where it stays as it is."""
+    shutil.copytree(stored_corpus[0], tmp_path / "local")
     s3.requests.clear()
-    return tmp_path / "local", f"{bucket}/c"
+    return tmp_path / "local", stored_corpus[1]

@@ -182,22 +182,22 @@ def test_a_slow_answer_is_asked_for_again(
 
 
 def test_altered_files_and_small_caches_are_refused(
-    corpora: tuple[Path, str], files: S3FileSystem, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    corpora: tuple[Path, str], bucket: str, files: S3FileSystem, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    name = f"{corpora[1]}/train/00001.tokens.u16"
-    content = files.cat_file(name)
-    files.pipe_file(name, content[:-2] + b"\0\0")
-    remote = Corpus.open(corpora[1])
+    tokens = corpora[0] / "train" / "00001.tokens.u16"
+    tokens.write_bytes(tokens.read_bytes()[:-2] + b"\0\0")
+    files.put(str(corpora[0]), f"{bucket}/c", recursive=True)
+    remote = Corpus.open(f"{bucket}/c")
     with pytest.raises(UserError, match=r"00001\.tokens\.u16 was altered: its SHA-256"):
         remote.tokens(remote._tokens[1], remote._tokens[1] + 5)
     digest = remote.manifest["parts"]["train"]["shards"][1]["files"]["00001.tokens.u16"]["sha256"]
     assert not list((tmp_path / "cache" / "corpora").glob(f"{digest}*"))
     limit_cache(monkeypatch, 1000)
     with pytest.raises(UserError, match=r"cannot hold one shard .*Raise ETUDE_CACHE_GB"):
-        Corpus.open(corpora[1])
+        Corpus.open(f"{bucket}/c")
     monkeypatch.setenv("ETUDE_CACHE_GB", "plenty")
     with pytest.raises(UserError, match="ETUDE_CACHE_GB=plenty is no size"):
-        Corpus.open(corpora[1])
+        Corpus.open(f"{bucket}/c")
 
 
 def test_other_processes_open_it_again(corpora: tuple[Path, str]) -> None:

@@ -48,9 +48,9 @@ def _same_as_library(tokenizer: Tokenizer, texts: list[str]) -> None:
     texts = [tokenizer.normalise(text) for text in texts]
     assert is_split_at_space(tokenizer)
     encoder = BatchEncoder(tokenizer, 1 << 20)
+    flat = encode_flat(tokenizer.backend, texts)
     for _ in range(2):  # computed, then remembered
         encoded = _encode(encoder, texts)
-        flat = encode_flat(tokenizer.backend, texts)
         assert np.array_equal(encoded.ids, flat.ids)
         assert np.array_equal(encoded.word_starts, flat.word_starts)
         firsts = np.cumsum(flat.lengths) - flat.lengths
@@ -103,7 +103,7 @@ def test_every_common_character_is_cut_as_the_library_cuts_it(spec: str) -> None
     st.lists(
         st.tuples(
             st.sampled_from(["", " ", "\n", "\n ", "  ", " \n", "\n\n", "\t", "\u3000"]),
-            st.text(st.sampled_from([*"abstmdrevlASTVEZ09'’.,-_(é가힣漢😀½"]), max_size=8),
+            st.text("abstmdrevlASTVEZ09'’.,-_(é가힣漢😀½", max_size=8),
         )
         .map("".join)
         .filter(bool),

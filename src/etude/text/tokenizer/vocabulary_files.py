@@ -60,7 +60,7 @@ def _convert_word_list(path: Path) -> str:
     """
     words = [line.removesuffix("\r") for line in _read_text(path).split("\n")]
     vocabulary = {word: number for number, word in enumerate(words) if word}
-    special = [word for word in vocabulary if word.startswith("[") and word.endswith("]") and len(word) > 2]
+    special = {word for word in vocabulary if word.startswith("[") and word.endswith("]") and len(word) > 2}
     if "[UNK]" not in vocabulary:
         raise UserError(f"{path} is not a WordPiece vocabulary: no line is [UNK]. One token a line is expected.")
     lower = not any(word != word.lower() for word in vocabulary if word not in special)
