@@ -19,6 +19,7 @@ from etude.chance import Chance
 from etude.errors import UserError
 from etude.graph.entity_table import format_entities
 from etude.graph.graph import Graph
+from etude.graph.schema_graphs import VERSION
 from etude.inference.opening import open_pretrained
 from etude.inference.task_model import TaskModel
 from etude.runs.run import Run
@@ -47,7 +48,9 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(town: Path, **changes: Any) -> dict[str, Any]:
-    return SMALL | {"task.graph": str(town / "graph")} | {name.replace("__", "."): v for name, v in changes.items()}
+    given = {"task.graph": str(town / "graph")} | {name.replace("__", "."): value for name, value in changes.items()}
+    of_vectors = {"task.concept_width", "task.relation_width"} if "task.concepts" in given else set()
+    return {name: value for name, value in SMALL.items() if name not in of_vectors} | given
 
 
 def train(base: Path, town: Path, out: Path, **changes: Any) -> float:
@@ -193,6 +196,21 @@ def test_a_run_refuses_concepts_that_are_numbered_otherwise(town: Path) -> None:
         KnowledgeSource(settings, {**facts, "concepts": facts["concepts"] - 1})
 
 
+def test_a_run_refuses_schema_graphs_that_are_made_otherwise(town: Path, tmp_path: Path) -> None:
+    """Of ConceptNet, where other concepts are found since; a graph of one's own is read as before."""
+    facts = KnowledgeSource(Settings(graph=str(town / "graph"))).facts()
+    del facts["schema_graphs"]  # a run from before this was kept
+    assert KnowledgeSource(Settings(graph=str(town / "graph")), facts).facts() == facts | {"schema_graphs": VERSION}
+    graph = Graph.from_triples([[0, 0, 1]], ["wheel", "car"], ["PartOf"])
+    write_graph(tmp_path / "graph", graph)
+    given = Settings(graph=str(tmp_path / "graph"), merge="conceptnet")
+    facts = KnowledgeSource(given).facts()
+    assert KnowledgeSource(given, facts).facts() == facts
+    del facts["schema_graphs"]
+    with pytest.raises(UserError, match=r"as an earlier version of this package made them; .* or fine-tune anew"):
+        KnowledgeSource(given, facts)
+
+
 def test_vectors_start_the_concepts_and_prune_paths(base: Base, town: Path, tmp_path: Path) -> None:
     vectors = write_vectors(tmp_path / "transe", town_graph())
     table = load_file(vectors / "model.safetensors")["model.entities.weight"]
@@ -213,6 +231,9 @@ def test_vectors_of_transe_start_the_relations_in_both_directions(base: Base, to
     torch.testing.assert_close(
         task.kagnet.relations.weight.detach(), torch.cat([table, table, torch.zeros(1, table.shape[1])])
     )
+    given = Settings(graph=str(town / "graph"), concepts=str(vectors))
+    earlier = {name: fact for name, fact in KnowledgeSource(given).facts().items() if name != "relation_width"}
+    assert KnowledgeSource(given, earlier).relation_width is None  # such a run has relations of task.relation_width
 
 
 def test_a_class_of_relations_starts_from_the_mean_of_its_relations(tmp_path: Path) -> None:
@@ -239,7 +260,7 @@ def test_paths_are_scored_by_the_vectors_of_transe_alone(town: Path, tmp_path: P
     unpruned = KnowledgeSource(given.model_copy(update={"threshold": 0.0}))
     assert unpruned.table is not None and unpruned.builder.hop_scores is None  # they may start the concepts
     (tmp_path / "distmult" / "recipe.yaml").write_text("system: DistMult\n", encoding="utf-8")
-    facts = KnowledgeSource(given).facts()  # a run that was made before this was checked
+    facts = KnowledgeSource(given).facts() | {"relation_width": None}  # a run that was made before this was checked
     write_vectors(tmp_path / "later", town_graph(), score="distmult")
     assert KnowledgeSource(given.model_copy(update={"concepts": str(tmp_path / "later")}), facts).facts() == facts | {
         "vectors_folder": str(tmp_path / "later")
@@ -259,6 +280,12 @@ def test_bad_settings_are_one_message_each(base: Base, town: Path, tmp_path: Pat
     plain.write_text("".join(f"{name}\t1 2\n" for name in names), encoding="utf-8")
     fails("set task.threshold=0", task__concepts=str(plain))
     build(base("bert"), town, task__concepts=str(plain), task__threshold=0.0)
+    fails(
+        r"task.concept_width=50: the vectors of task.concepts are 2 wide\. Drop task.concept_width",
+        task__concepts=str(plain), task__threshold=0.0, task__concept_width=50,
+    )  # fmt: skip
+    vectors = str(write_vectors(tmp_path / "transe", town_graph()))
+    fails("task.relation_width=50: .* are 12 wide", task__concepts=vectors, task__relation_width=50)
 
 
 def test_a_killed_training_goes_on_bit_for_bit(base: Base, town: Path, tmp_path: Path) -> None:

@@ -153,7 +153,14 @@ class GraphBatch(ExampleBatch):
 
 
 def learn(examples: Examples[Question], settings: Settings) -> dict[str, Any]:
-    return {"graph": KnowledgeSource(settings).facts()} if settings.reads_graph else {}
+    if not settings.reads_graph:
+        return {}
+    facts = KnowledgeSource(settings).facts()
+    for name, width in (("concept_width", facts["width"]), ("relation_width", facts["relation_width"])):
+        value = getattr(settings, name)
+        if width is not None and value not in (width, Settings.model_fields[name].default):
+            raise UserError(f"task.{name}={value}: the vectors of task.concepts are {width} wide. Drop task.{name}.")
+    return {"graph": facts}
 
 
 def scoring(settings: Settings, facts: Facts) -> ChoiceScoring:
@@ -201,7 +208,7 @@ class GraphChoice(Task[Question, GraphRow, GraphBatch]):
         if source.table is not None:  # a checkpoint is loaded over it
             with torch.no_grad():
                 network.concepts.weight.copy_(torch.from_numpy(source.table))
-        if source.relation_table is not None and source.relation_width is not None:
+        if source.relation_table is not None:
             with torch.no_grad():
                 network.relations.weight[:-1] = torch.from_numpy(source.relation_table)
                 network.relations.weight[-1] = 0.0  # of no relation

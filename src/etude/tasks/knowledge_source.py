@@ -22,7 +22,7 @@ from etude.graph.graph import Graph, check_graph
 from etude.graph.path_kernel import MOST_EDGES
 from etude.graph.paths import PathSearch
 from etude.graph.schema_cache import SchemaGraphs, build_schema_graphs
-from etude.graph.schema_graphs import SchemaBuilder
+from etude.graph.schema_graphs import VERSION, SchemaBuilder
 from etude.settings import Strict
 
 REMEMBERED = 4  # lists of texts whose schema graphs stay in memory: train, dev and what is predicted
@@ -77,21 +77,23 @@ class KnowledgeSource:
                 f"{folder} is read as other concepts than the run was fine-tuned with: {len(self.concepts.names):,} of "
                 f"them, and {facts['concepts']:,} by another version of this package. Use that one, or fine-tune anew."
             )
+        if facts is not None and self.concepts.merge == "conceptnet" and facts.get("schema_graphs") != VERSION:
+            raise UserError(
+                f"The run was fine-tuned on schema graphs of {folder} as an earlier version of this package made them; "
+                "since then other concepts are found in a text. Use that version, or fine-tune anew."
+            )
         self.table: np.ndarray | None = None  # (C, D) float32
         self.relation_table: np.ndarray | None = None  # (2 R, D) float32, where the vectors are TransE's
         hop_scores = None
         if vectors is not None:
             table = load_entity_table(vectors).align(self.graph)
             self.table = table.vectors[self.concepts.entities]
-            self.relation_table = self._class_vectors(table)
+            if facts is None or facts.get("relation_width"):  # relations of an earlier run started at random
+                self.relation_table = self._class_vectors(table)
             if settings.threshold:
                 if facts is None:  # a run of before stays usable
                     _check_score(table, vectors)
                 hop_scores = self._score_hops(table, vectors)
-        # of vectors that started the relations: a run from before this was done has none
-        self.relation_width: int | None = None if self.relation_table is None else int(self.relation_table.shape[1])
-        if facts is not None:
-            self.relation_width = facts.get("relation_width")
         search = PathSearch(self.concepts, settings.edges, settings.paths, settings.degree)
         self.builder = SchemaBuilder(self.concepts, search, hop_scores, settings.threshold)
         self.folder, self.vectors_folder = str(Path(folder).resolve()), vectors and str(Path(vectors).resolve())
@@ -101,6 +103,11 @@ class KnowledgeSource:
                 "Give it those, or fine-tune anew."
             )
         self._remembered: OrderedDict[int, SchemaGraphs] = OrderedDict()
+
+    @property
+    def relation_width(self) -> int | None:
+        """The width of the vectors that relations start from; None where they start at random."""
+        return None if self.relation_table is None else int(self.relation_table.shape[1])
 
     @property
     def relations(self) -> int:
@@ -117,6 +124,7 @@ class KnowledgeSource:
             "relations": self.relations,
             "width": None if self.table is None else int(self.table.shape[1]),
             "relation_width": self.relation_width,
+            "schema_graphs": VERSION,
             "vectors_folder": self.vectors_folder,
             "vectors": self._hash_vectors(),
         }
@@ -145,7 +153,7 @@ class KnowledgeSource:
         return self.concepts.score_hops(table.vectors, relations, self.graph.triples("train"))
 
     def _class_vectors(self, table: EntityTable) -> np.ndarray | None:
-        """(2 R, D) TransE's vectors of the relation classes; None where the table has none of the graph's relations.
+        """(2 R, D) TransE's vectors of the relation classes; None where they are others, or incomplete.
 
         The code trains TransE on the classes; here a class has the mean of its relations, negated where their ends are
         exchanged. A reverse class starts as its class does [code].

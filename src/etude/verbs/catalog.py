@@ -39,7 +39,7 @@ def recipes(name: str | None = None, *, settings: Mapping[str, object] | None = 
     from etude.recipes import document
 
     if name is not None:
-        document.find_recipe(name)  # one that there is not is told at once: the next line loads torch
+        document.find_recipe(name)  # an unknown one is refused before torch is loaded, by the next line
     from etude.recipes.schema import Recipe
 
     if name is not None:
