@@ -29,6 +29,8 @@ def test_a_packed_text_is_read_and_a_table_is_known_by_its_last_suffix(tmp_path:
     (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(b"one\ntwo\n")[:-9])
     with pytest.raises(UserError, match=r"cut\.txt\.gz is damaged"):
         read_texts(tmp_path / "cut.txt.gz", None)
+    (tmp_path / "A.TXT.GZ").write_bytes(gzip.compress(b"one\n"))
+    assert read_texts(tmp_path / "A.TXT.GZ", None) == ["one"]
     table = tmp_path / "reviews.txt.jsonl"
     table.write_text('{"text": "하나"}\n', encoding="utf-8")
     assert read_texts(table, None) == ["하나"]

@@ -114,8 +114,8 @@ def read_texts(file: Path, column: str | None, skip_empty: bool = False) -> list
 
     An empty line of a text file is refused, or left out with `skip_empty`.
     """
-    plain = file.with_suffix("") if file.suffix in COMPRESSED else file
-    if plain.suffix not in (".txt", ""):
+    plain = file.with_suffix("") if file.suffix.lower() in COMPRESSED else file
+    if plain.suffix.lower() not in (".txt", ""):
         columns = {} if column is None else {"text": column}
         try:
             return [item.texts[0] for item in classify.read(file, columns, labelled=False)]

@@ -285,7 +285,8 @@ def table_records(inputs: Iterable[str | Mapping[str, Any]] | Table) -> Iterable
 
 def holds_lines(path: Path) -> bool:
     """Whether a file is answered line by line as it is read; tables and compressed files are read whole."""
-    return path.suffix == ".jsonl" or path.suffix not in {*COMPRESSED, *FILES, ".conll", ".conllu"}
+    ending = path.suffix.lower()
+    return ending == ".jsonl" or ending not in {*COMPRESSED, *FILES, ".conll", ".conllu"}
 
 
 def batch_arriving_lines(lines: Iterable[str]) -> Iterator[list[tuple[int, str]]]:

@@ -44,7 +44,7 @@ def suggest_encoding(path: str | Path, is_labelled: bool = False) -> str:
 @lru_cache(maxsize=8)
 def _guess_of_file(path: str, size: int, modified: int) -> str:
     """The guess for a file as it is now; a file has many lines that ask."""
-    if Path(path).suffix in COMPRESSED:
+    if Path(path).suffix.lower() in COMPRESSED:
         return ""
     with Path(path).open("rb") as file:
         return guess_encoding(file.read(SAMPLE_BYTES))

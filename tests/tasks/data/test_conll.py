@@ -83,6 +83,15 @@ def test_tabs_spaces_line_ends_and_a_last_line_without_one(tmp_path: Path) -> No
     assert "tags" not in all_of(words)[0]
 
 
+def test_endings_count_in_any_case(tmp_path: Path) -> None:
+    lines = made(tmp_path, json.dumps({"tokens": ["a"], "tags": ["O"]}) + "\n", "a.JSONL")
+    assert all_of(lines) == [{"tokens": ["a"], "tags": ["O"]}]
+    packed = made(tmp_path, gzip.compress(b"a O\n"), "a.CONLL.GZ")
+    assert [record["tokens"] for record in all_of(packed)] == [["a"]]
+    with pytest.raises(UserError, match=r"not from '\.csv'"):
+        all_of(made(tmp_path, "tokens,tags\n", "a.CSV"))
+
+
 def test_comments_are_told_from_words(tmp_path: Path) -> None:
     path = made(tmp_path, "# id 17 domain=en\nParis B-LOC\n# O\n\n# id 18\n# O\n1 O\n")
     assert [record["tokens"] for record in all_of(path)] == [["Paris", "#"], ["#", "1"]]

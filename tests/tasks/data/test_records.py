@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from etude.errors import UserError
+from etude.inference.predictor import holds_lines
 from etude.tasks.classify import LabelledText, read
 from etude.tasks.data.examples import Examples, label_names, label_numbers
 from etude.tasks.data.records import dump_record, records
@@ -75,6 +76,18 @@ def test_csv_round_trip(tmp_path: Path, rows: list[tuple[str, str]]) -> None:
     path.write_bytes(as_csv(rows))
     found = read(path)
     assert rows_of(found) == rows
+
+
+@pytest.mark.parametrize("name", ["L.CSV", "L.Csv", "L.csv.GZ", "L.CSV.XZ", "L.CSV.ZST", "L.v2.CSV"])
+def test_endings_count_in_any_case(tmp_path: Path, name: str) -> None:
+    pack: dict[str, Callable[[bytes], bytes]] = {
+        ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress,
+    }  # fmt: skip
+    path = tmp_path / name
+    rows = [("a fine film", "1"), ("a dull one", "0")]
+    path.write_bytes(pack.get(path.suffix.lower(), bytes)(as_csv(rows)))
+    assert rows_of(read(path)) == rows
+    assert not holds_lines(path)
 
 
 @given(st.lists(st.tuples(flat, label), min_size=1, max_size=6))

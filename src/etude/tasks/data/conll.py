@@ -21,7 +21,7 @@ from typing import Any
 
 from etude.errors import UserError
 from etude.tasks.data.examples import Record, short
-from etude.tasks.data.records import COMPRESSED, READ_ERRORS, Records, open_file, read_lines, records
+from etude.tasks.data.records import READ_ERRORS, Records, file_kind, open_file, read_lines, records
 
 JSON = (".jsonl", ".json")
 OTHERS = (".csv", ".parquet", ".yaml", ".yml", ".pdf", ".zip")  # no columns of words, whatever is inside
@@ -44,8 +44,7 @@ class Sentence(dict[str, Any]):
 def sentences(path: str | Path) -> Records:
     """(place, columns) of every sentence, in order, one in memory at a time; errors as `reading.records` has them."""
     path = Path(path)
-    suffixes = [suffix for suffix in path.suffixes if suffix not in COMPRESSED]
-    kind = suffixes[-1] if suffixes else ""
+    kind = file_kind(path)
     if kind in JSON:
         yield from records(path)
         return

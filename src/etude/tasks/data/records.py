@@ -8,7 +8,8 @@
              one record a question: id title context question answers is_impossible
     .parquet one row a record, its place its number from 1 on; needs pyarrow
 
-Each but the last also compressed (.gz, .xz, .zst). An error message names the line of the file and what to do.
+Each but the last also compressed (.gz, .xz, .zst); endings count in any case (.CSV). An error message names the line of
+the file and what to do.
 """
 
 from __future__ import annotations
@@ -51,8 +52,7 @@ def records(path: str | Path) -> Records:
     path = Path(path)
     if path.is_dir():
         raise UserError(explain_no_file(path))
-    suffixes = path.suffixes
-    kind = suffixes[-2] if suffixes and suffixes[-1] in COMPRESSED and len(suffixes) > 1 else path.suffix
+    kind = file_kind(path)
     if kind not in (*FILES, ".txt"):
         raise UserError(
             f"{path}: examples are read from {', '.join(FILES)} (also {', '.join(COMPRESSED)}), not from "
@@ -73,6 +73,14 @@ def records(path: str | Path) -> Records:
         raise UserError(f"{path} cannot be read: {problem}. Is it whole, and is its name right?") from None
 
 
+def file_kind(path: Path) -> str:
+    """Return the ending that says what a file holds, in lower case: ".csv" of reviews.CSV.gz; "" where it has none."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if len(suffixes) > 1 and suffixes[-1] in COMPRESSED:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
 def _require_tabs(path: Path) -> None:
     """Refuse a text file that is no table: it has no columns to find labels in."""
     with open_file(path) as file:
@@ -85,11 +93,12 @@ def _require_tabs(path: Path) -> None:
 
 def open_file(path: Path) -> BinaryIO:
     """Open a file for its bytes, decompressed by its last suffix."""
-    if path.suffix == ".gz":
+    compression = path.suffix.lower()
+    if compression == ".gz":
         return cast(BinaryIO, gzip.open(path, "rb"))
-    if path.suffix == ".xz":
+    if compression == ".xz":
         return cast(BinaryIO, lzma.open(path, "rb"))
-    if path.suffix == ".zst":
+    if compression == ".zst":
         return open_zstd(open(path, "rb"))
     return open(path, "rb")
 
@@ -136,7 +145,7 @@ def _parquet_rows(path: Path, file: BinaryIO) -> Records:
     import pyarrow
     import pyarrow.parquet
 
-    if path.suffix in COMPRESSED:
+    if path.suffix.lower() in COMPRESSED:
         raise UserError(f"{path}: Parquet is compressed inside already, and read from both ends. Unpack it.")
     try:
         number = 0
