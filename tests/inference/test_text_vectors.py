@@ -11,7 +11,8 @@ import torch
 
 from etude.errors import UserError
 from etude.inference import text_vectors
-from etude.inference.text_vectors import Pool, _split
+from etude.inference.features import extract
+from etude.inference.text_vectors import VectorPooling, _split
 from etude.models.framing import pool
 from etude.nn.packed import pack
 from tests.half_precision import may_lack_bf16
@@ -21,14 +22,14 @@ MANY = [text[start : start + length] for text in TEXTS for start, length in ((0,
 
 
 @pytest.mark.parametrize("make", [encoder, decoder], ids=["masked", "causal"])
-@pytest.mark.parametrize("pooling", ["mean", "first", "last", "max"])
-def test_groups_and_passes_change_nothing(make: Any, pooling: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("pooling", ["mean", "start", "last", "max"])
+def test_groups_and_passes_change_nothing(make: Any, pooling: VectorPooling, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make()
     whole = model.encode(MANY, pool=pooling)
     framed = [model.frame(model.tokenizer.encode(text).ids) for text in MANY]
     with torch.no_grad():
         packed = pack(framed)
-        expected = pool(model.model(packed).last, packed.layout, text_vectors.POOLINGS[pooling])
+        expected = pool(model.model(packed).last, packed.layout, pooling)
     np.testing.assert_allclose(whole, expected, rtol=1e-5, atol=1e-5)
     threads: set[str] = set()
     encode = model.tokenizer.encode_ids
@@ -42,6 +43,18 @@ def test_groups_and_passes_change_nothing(make: Any, pooling: Pool, monkeypatch:
     monkeypatch.setattr(text_vectors, "TOKENS", {"cpu": 50})
     np.testing.assert_allclose(model.encode(MANY, pool=pooling), whole, rtol=1e-5, atol=1e-5)
     assert all(name.startswith("etude-encode") for name in threads) and len(threads) == 1
+
+
+def test_encode_and_features_pool_in_the_same_words() -> None:
+    model = encoder()
+    texts = ["the cat", "a dog ran to the door"]
+    for pooling in ("mean", "max", "start", "last"):
+        expected = np.stack(extract(model, texts, "last", pooling))[:, 0]
+        np.testing.assert_allclose(model.encode(texts, pool=pooling), expected, rtol=1e-5, atol=1e-5)
+    states = model.encode(texts, pool="none")
+    for array, expected in zip(states, extract(model, texts, "last", "none"), strict=True):
+        np.testing.assert_allclose(array, expected[0], rtol=1e-5, atol=1e-5)
+    assert [array.shape for array in model.encode(texts, layer=0, pool="none")] == [array.shape for array in states]
 
 
 def test_groups_are_limited_by_texts_and_by_characters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,8 +82,10 @@ def test_bad_input_is_refused_before_anything_is_encoded() -> None:
         model.encode("the cat")
     with pytest.raises(UserError, match="Text 1 is None"):
         model.encode(["the cat", None])  # type: ignore[list-item]
-    with pytest.raises(UserError, match="mean, first, last, max"):
-        model.encode(["the cat"], pool="sum")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="mean, max, start, last, none"):
+        model.encode(["the cat"], pool="sum")  # type: ignore[call-overload]
+    with pytest.raises(UserError, match="not 'first'"):
+        model.encode(["the cat"], pool="first")  # type: ignore[call-overload]
     with pytest.raises(UserError, match="layers 0"):
         model.encode(["the cat"], layer=9)
 

@@ -59,8 +59,8 @@ def test_answers_are_those_of_python(runs: ToyRuns) -> None:
             [guess.token for guess in row] for row in wanted
         ]
         assert filled["blanks"][0][0]["text"] == wanted[0][0].text
-        vectors = [row["vector"] for row in post(server, "encode", run="bert-toy", input=[TEXT, "a dog"], pool="first")]
-        np.testing.assert_allclose(vectors, model.encode([TEXT, "a dog"], pool="first"), atol=1e-5)
+        vectors = [row["vector"] for row in post(server, "encode", run="bert-toy", input=[TEXT, "a dog"], pool="start")]
+        np.testing.assert_allclose(vectors, model.encode([TEXT, "a dog"], pool="start"), atol=1e-5)
         cosines = [row["cosine"] for row in post(server, "similarity", run="bert-toy", input=[TEXT, "a dog"])]
         left, right = model.encode([TEXT, "a dog"])
         np.testing.assert_allclose(cosines, [1, left @ right / np.sqrt((left @ left) * (right @ right))], atol=1e-5)

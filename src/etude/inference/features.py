@@ -1,6 +1,6 @@
 """Hidden states of texts as arrays, and sentence vectors by pooling (`etude features`).
 
-Texts are framed as in pre-training. A vector pools the hidden states of a text: mean, max, the first, the last.
+Texts are framed as in pre-training. A vector pools the hidden states of a text: mean, max, start (the first), last.
 The .npz file holds `vectors` (texts, layers, width), or with pooling "none" one array (layers, tokens, width) a
 text, named by its number, and `layers`, the numbers of the layers.
 """
@@ -12,12 +12,12 @@ import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
 
 from etude.errors import UserError, explain_write_failure
 from etude.inference.model import LoadedModel, load
+from etude.inference.text_vectors import Pool, check_pool
 from etude.models.layer_features import chosen_layers
 from etude.models.transfer_settings import Layers
 from etude.tasks import classify
@@ -30,15 +30,10 @@ from etude.text.prepare.decompression import DECOMPRESSION_ERRORS
 
 log = logging.getLogger("etude")
 
-FeaturePooling = Literal["mean", "max", "start", "last", "none"]
 
-
-def extract(
-    model: LoadedModel, texts: Sequence[str], layers: Layers = "last", pool: FeaturePooling = "mean"
-) -> list[np.ndarray]:
+def extract(model: LoadedModel, texts: Sequence[str], layers: Layers = "last", pool: Pool = "mean") -> list[np.ndarray]:
     """Return one array a text, in order: (layers, width), or (layers, tokens, width) without pooling."""
-    if pool not in get_args(FeaturePooling):
-        raise UserError(f"pool is one of {', '.join(get_args(FeaturePooling))}, not '{pool}'.")
+    check_pool(pool)
     chosen = chosen_layers(layers, model.model.base.state_count)
     encoded = model.tokenizer.encode_ids(texts)
     ids = [model.frame(tokens) for tokens in encoded]
@@ -67,7 +62,7 @@ def extract_file(
     file: str | Path,
     out: str | Path,
     layers: str = "last",
-    pool: FeaturePooling = "mean",
+    pool: Pool = "mean",
     text: str | None = None,
 ) -> str:
     """Write the .npz file and return a one-line summary of it; a file that was there stays until it is complete."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Literal, overload
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from etude.inference.opening import Dtype, open_model
 from etude.inference.predictor import Inputs
 from etude.inference.task_model import TaskModel
 from etude.inference.text_inputs import require_text, require_texts
-from etude.inference.text_vectors import Pool, encode_texts
+from etude.inference.text_vectors import VectorPooling, encode_texts, encode_tokens
 from etude.inference.translation import Search, TargetSampling, Translation
 from etude.notebook import render_card, render_facts
 from etude.runs.run import TASK
@@ -144,9 +145,20 @@ class LoadedModel(InferenceModel):
             source = require_text(source, "perplexity")
         return perplexities.perplexity(self, source, stride)
 
-    def encode(self, texts: Iterable[str], layer: int = -1, pool: Pool = "mean") -> np.ndarray:
-        """Return one vector a text, (texts, width), pooled over tokens and markers; a text is cut to the context."""
-        return encode_texts(self, texts, layer, pool)
+    @overload
+    def encode(self, texts: Iterable[str], layer: int = -1, pool: VectorPooling = "mean") -> np.ndarray: ...
+
+    @overload
+    def encode(self, texts: Iterable[str], layer: int = -1, *, pool: Literal["none"]) -> list[np.ndarray]: ...
+
+    def encode(
+        self, texts: Iterable[str], layer: int = -1, pool: VectorPooling | Literal["none"] = "mean"
+    ) -> np.ndarray | list[np.ndarray]:
+        """Return one vector a text, (texts, width), pooled over tokens and markers; a text is cut to the context.
+
+        With pool="none" nothing is pooled: one array a text, (tokens, width), markers among them.
+        """
+        return encode_tokens(self, texts, layer) if pool == "none" else encode_texts(self, texts, layer, pool)
 
     # --- the task of a fine-tuned run -----------------------------------------------------------------
 

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from etude.errors import UserError
-from etude.inference.base import InferenceModel
+from etude.inference.base import InferenceModel, spans
 from etude.inference.text_inputs import require_texts
-from etude.models.framing import Pooling, pool
+from etude.models.framing import pool
 from etude.nn.host_copy import HostCopy
 from etude.nn.packed import Packed
 
-Pool = Literal["mean", "first", "last", "max"]
-POOLINGS: dict[Pool, Pooling] = {"mean": "mean", "first": "start", "last": "last", "max": "max"}
+VectorPooling = Literal["mean", "max", "start", "last"]  # the words of `task.pooling` and of `etude features --pool`
+Pool = Literal["mean", "max", "start", "last", "none"]  # none: the states of all tokens
 TEXTS, CHARACTERS = 4096, 1_000_000  # that are encoded together: encodings are large, so not all of them are
 # of one forward pass; never changes a result. A CPU is a fifth faster where a pass stays in its caches, a GPU where
 # there is more to compute than to launch
@@ -32,18 +32,14 @@ LAST = -1
 
 
 @torch.no_grad()
-def encode_texts(loaded: InferenceModel, texts: Iterable[str], layer: int, pooling: Pool) -> np.ndarray:
+def encode_texts(loaded: InferenceModel, texts: Iterable[str], layer: int, pooling: VectorPooling) -> np.ndarray:
     """Return one vector a text, (texts, width), of a layer of a model; markers count, and long texts are cut."""
-    texts = require_texts(texts, "encode")
-    if not isinstance(layer, int):
-        raise UserError(f"layer={layer!r}: give the number of one; 0 is the embeddings, -1 the last.")
-    if pooling not in POOLINGS:
-        raise UserError(f"pool is one of {', '.join(get_args(Pool))}, not '{pooling}'.")
+    texts = _check_arguments(texts, layer, pooling)
     tokens = TOKENS["cpu" if torch.device(loaded.device).type == "cpu" else "cuda"]
     vectors = np.zeros((len(texts), loaded.model.width), np.float32)
     done, copies = 0, deque[HostCopy]()
     for packed in loaded.pack_arrays(_frame_texts(loaded, texts), tokens):
-        pooled = pool(_compute_layer(loaded, packed, layer), packed.layout, POOLINGS[pooling])
+        pooled = pool(_compute_layer(loaded, packed, layer), packed.layout, pooling)
         if pooled.shape[1] != vectors.shape[1]:  # layers of two towers are wider than what combines them
             vectors = np.zeros((len(texts), pooled.shape[1]), np.float32)
         copies.append(HostCopy(pooled.float()))
@@ -52,6 +48,32 @@ def encode_texts(loaded: InferenceModel, texts: Iterable[str], layer: int, pooli
     for copy in copies:
         done = _write(vectors, done, copy)
     return vectors
+
+
+@torch.no_grad()
+def encode_tokens(loaded: InferenceModel, texts: Iterable[str], layer: int) -> list[np.ndarray]:
+    """Return the states of each text's tokens, (tokens, width), markers among them."""
+    texts = _check_arguments(texts, layer, "none")
+    arrays: list[np.ndarray] = []
+    for packed in loaded.pack_arrays(_frame_texts(loaded, texts), TOKENS["cpu"]):
+        states = _compute_layer(loaded, packed, layer).float().cpu().numpy()  # (N, D)
+        arrays += [states[start:stop] for start, stop in spans(packed)]
+    return arrays
+
+
+def _check_arguments(texts: Iterable[str], layer: int, pooling: Pool) -> list[str]:
+    """Return the texts as a list; raise UserError for what is no list of texts, no layer or no pooling."""
+    listed = require_texts(texts, "encode")
+    if not isinstance(layer, int):
+        raise UserError(f"layer={layer!r}: give the number of one; 0 is the embeddings, -1 the last.")
+    check_pool(pooling)
+    return listed
+
+
+def check_pool(pooling: str) -> None:
+    """Raise UserError where states are not pooled in this way."""
+    if pooling not in get_args(Pool):
+        raise UserError(f"pool is one of {', '.join(get_args(Pool))}, not '{pooling}'.")
 
 
 def _write(vectors: np.ndarray, start: int, copy: HostCopy) -> int:

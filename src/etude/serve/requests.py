@@ -151,14 +151,14 @@ class PathsRequest(Request):
 
 
 class EncodeRequest(TextRequest):
-    pool: Literal["mean", "max", "first", "last"] = Field(default="mean", description="states to one vector")
+    pool: Literal["mean", "max", "start", "last"] = Field(default="mean", description="states to one vector")
 
 
 class SimilarityRequest(TextRequest):
     reference: Text | None = Field(
         default=None, description="the text that all inputs are compared with; the first of a list unless given"
     )
-    pool: Literal["mean", "max", "first", "last"] = Field(default="mean", description="states to one vector")
+    pool: Literal["mean", "max", "start", "last"] = Field(default="mean", description="states to one vector")
 
     @model_validator(mode="after")
     def _something_to_compare_with(self) -> Self:
