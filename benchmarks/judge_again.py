@@ -83,7 +83,8 @@ def read_page(path: Path) -> Page:
     table = path.with_suffix(".md").read_text(encoding="utf-8")
     sizes = {column: int(size.replace(",", "")) for column, _, size in SIZES.findall(table)}
     name = path.name.removesuffix(".html")
-    study = Study.load(ROOT / "studies" / name.removesuffix(".gpu"), gpu=name.endswith(".gpu"))
+    # NAME.first is the page of a study that ran again
+    study = Study.load(ROOT / "studies" / name.split(".")[0], gpu=name.endswith(".gpu"))
     return Page(name, scores, cards, sizes, study)
 
 
