@@ -38,10 +38,19 @@ def test_a_long_run_is_told_long_before_its_middle() -> None:
         [9.0, 7.2, *[7.0] * 40, *[6.7] * 58],  # left before it counts
         [7.0] * 4,  # too few lines to say
         [6.8, 6.9] * 50,  # 2 % below: something of the context is known
+        [*[7.2] * 57, 7.1, 7.0, 6.9, *[6.8] * 40],  # falls when it counts
     ],
 )
 def test_other_losses_are_not(losses: list[float]) -> None:
     assert warnings_of(losses) == []
+
+
+def test_high_losses_of_the_first_steps_are_forgotten() -> None:
+    """A run of few lines has its fall in most of them: what counts is where its loss is now."""
+    assert warnings_of([9.9, 6.6, 6.5, 6.4, 6.3, 6.2], total=60) == []
+    assert warnings_of([9.9, 8.4, 7.3, 7.0, 6.8, 6.7], total=60) == []
+    [(step, problem)] = warnings_of([9.9, 7.2, 7.0, 7.0, 7.0, 7.0], total=60)
+    assert step == 50 and "the loss is 7.00 nats" in problem
 
 
 def test_a_loss_that_returns_is_told() -> None:

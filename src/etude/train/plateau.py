@@ -7,12 +7,15 @@ may stay there for ever: its loss looks like a loss, and nothing else tells.
 
 from __future__ import annotations
 
+import statistics
+from collections import deque
+
 from etude.train import schedule
 from etude.train.settings import Settings
 
 LEFT = 0.98  # share of the entropy below which a loss has left its level; context soon takes off several times as much
 PATIENCE = 5_000  # steps after the warm-up; half of a shorter run
-RECENT, LINES = 0.2, 5  # weight of a line of the log in the mean, and the least number of lines
+RECENT, LINES = 10, 5  # lines of the log whose median is judged, and the least number of them
 
 
 class Plateau:
@@ -21,20 +24,21 @@ class Plateau:
     def __init__(self, entropy: float) -> None:
         """`entropy` of the training text, in nats a token."""
         self.entropy = entropy
-        self.mean: float | None = None
-        self.lines = 0
+        self.recent: deque[float] = deque(maxlen=RECENT)
         self.is_told = False
 
     def find_problem(self, loss: float, step: int, total: int, settings: Settings) -> str | None:
         """Return a warning, or None; `loss` is the mean nats a token since the last line."""
-        self.mean = loss if self.mean is None else (1 - RECENT) * self.mean + RECENT * loss
-        self.lines += 1
+        self.recent.append(loss)
+        level = statistics.median(self.recent)  # unlike a mean, it forgets the high losses of the first steps
         due = schedule.warmup_steps(settings, total) + min(PATIENCE, total / 2)
-        if self.is_told or self.lines < LINES or step < min(due, total) or self.mean < LEFT * self.entropy:
+        if self.is_told or len(self.recent) < LINES or step < min(due, total):
+            return None
+        if level < LEFT * self.entropy or loss < LEFT * max(level, self.entropy):  # has left, or falls
             return None
         self.is_told = True
         return (
-            f"After {step:,} of {total:,} steps the loss is {self.mean:.2f} nats a token, and knowing only how often "
+            f"After {step:,} of {total:,} steps the loss is {level:.2f} nats a token, and knowing only how often "
             f"each token occurs gives {self.entropy:.2f}: the model makes no use of context. If it does not fall, try "
             f"another train.lr (it is {settings.lr:g}), a longer train.warmup or more steps; 'etude check' looks for "
             "problems of the text."
