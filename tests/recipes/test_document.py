@@ -9,6 +9,7 @@ import yaml
 
 from etude.errors import UserError
 from etude.recipes.document import Document, find_recipe, parse, parse_overrides, parse_value, read_recipe
+from etude.recipes.schema import Recipe
 
 
 @pytest.mark.parametrize("text", ["한글 #1", "# all of it", "3\nlayers: 4"])
@@ -88,7 +89,10 @@ def test_extends_by_name_and_by_path(tmp_path: Path) -> None:
     assert document.values == {"name": "top", "paper": "P", "model": {"kind": "t", "layers": 2, "width": 8}}
     assert document.place(("model", "width")).endswith("base.yaml, line 3")
     (tmp_path / "nameless.yaml").write_text("extends: base.yaml\n")
-    assert "name" not in read_recipe(tmp_path / "nameless.yaml").values
+    nameless = read_recipe(tmp_path / "nameless.yaml")
+    assert "name" not in nameless.values and nameless.place(("name",)).endswith("nameless.yaml, line 1")
+    with pytest.raises(UserError, match=r"nameless\.yaml, line 1: 'name' is missing"):
+        Recipe.load(tmp_path / "nameless.yaml", ["model.layers=3"])
 
 
 def test_a_circle_of_extends_is_refused(tmp_path: Path) -> None:

@@ -61,8 +61,10 @@ class Document:
         self.places = {known: place for known, place in self.places.items() if known[: len(path)] != path}
 
     def overlay(self, top: Document) -> Document:
-        """This document with `top` laid over it."""
+        """This document with `top` laid over it; what is missing is missing from `top`, where it is a file."""
         joined = Document(_copy(self.values), dict(self.places))
+        if () in top.places:
+            joined.places[()] = top.places[()]
         for name, group in top.values.items():
             old = joined.values.get(name)
             if not (isinstance(group, dict) and isinstance(old, dict)):
