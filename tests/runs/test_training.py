@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from etude.errors import UserError
 from etude.runs.run import Run
 from etude.runs.training import LOCK, lock_run, train_loop
 from etude.train.loop import Loop
+from etude.train.metrics_log import MetricsLog
 from etude.train.parallel import Ranks
 from etude.train.progress import Progress
 from etude.world import World
@@ -44,6 +46,32 @@ def test_the_line_begins_at_the_last_checkpoint(run: Run) -> None:
 
     with pytest.raises(Built, match=r"^step 3/3 "):
         train_loop(run, build, run.recipe.train, torch.device("cpu"), Ranks(), quiet=True)
+
+
+def test_the_log_is_closed_however_training_ends(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs: list[MetricsLog] = []
+
+    def build(progress: Progress) -> Loop:
+        model = run.recipe.build_model()
+        objective = run.recipe.build_objective(model, run.tokenizer.special)
+        rows = objective.rows(run.corpus(), 0)
+        loop = Loop(tmp_path / str(len(logs)), model, objective, rows, run.recipe.train, total=3, progress=progress)
+        assert loop.log is not None
+        logs.append(loop.log)
+        return loop
+
+    def train() -> None:
+        train_loop(run, build, run.recipe.train, torch.device("cpu"), Ranks(), quiet=True)
+
+    train()
+    for error in (UserError, KeyboardInterrupt):
+        monkeypatch.setattr(Loop, "advance", Mock(side_effect=error))
+        with pytest.raises(error):
+            train()
+    assert len(logs) == 3
+    for log in logs:
+        with pytest.raises(ValueError, match="closed file"):
+            log.position()
 
 
 def test_a_second_resume_is_refused_while_another_process_trains(run: Run) -> None:

@@ -18,6 +18,8 @@ def check_settings(model: Model, settings: TransferSettings) -> None:
     if settings.freeze is not None:
         check_layers(model, "freeze", settings.freeze)
         check_shared_layers(model, settings.freeze)
+    if settings.gradual:
+        check_layers(model, "gradual", 0)
     if settings.link is None and settings.linker != TransferSettings().linker:
         raise UserError(
             f"transfer.linker={settings.linker} is that of transfer.link, which names a graph: set that, too."

@@ -195,8 +195,10 @@ def time_step_parts(recipe: Recipe, corpus: Source, device: torch.device) -> dic
         synchronize(device)
         parts[part] += (time.perf_counter() - start) / STEPS if counts else 0.0
 
-    with tempfile.TemporaryDirectory() as folder:
-        loop = Loop(Path(folder), model, objective, rows, recipe.train, total=10**9, device=device)
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as cleanup:
+        loop = cleanup.enter_context(
+            contextlib.closing(Loop(Path(folder), model, objective, rows, recipe.train, total=10**9, device=device))
+        )
         if loop.optimizer is None:
             return {}  # a model that updates itself has no such parts
         for number in range(2 + STEPS):

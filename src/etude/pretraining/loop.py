@@ -39,6 +39,9 @@ def build_loop(
     model, objective = learner
     settings, valid = recipe.train, held_out(corpus)
     assert settings.steps is not None  # fix_budget stored it
+    plateau = None
+    if isinstance(corpus, Corpus) and objective.token_loss is not None:
+        plateau = Plateau(unigram_entropy(corpus.token_counts()))
     loop = Loop(
         folder,
         model,
@@ -53,8 +56,7 @@ def build_loop(
         progress=progress,
         deferred=deferred,
     )
-    if isinstance(corpus, Corpus) and objective.token_loss is not None:
-        loop.plateau = Plateau(unigram_entropy(corpus.token_counts()))
+    loop.plateau = plateau
     return loop
 
 

@@ -71,7 +71,7 @@ def measure_speed(
     with tempfile.TemporaryDirectory() as folder:
         loop = Loop(Path(folder), model, objective, rows, recipe.train, total=10**9, device=device, ranks=ranks)
         advance = loop.advance_or_explain if explain_memory else loop.advance
-        with contextlib.closing(loop.loader.steps(0, 10**9)) as steps:
+        with contextlib.closing(loop), contextlib.closing(loop.loader.steps(0, 10**9)) as steps:
             start = time.perf_counter()
             advance(next(steps))
             first_loss = loop.running.get("loss ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,6 +38,7 @@ def train_loop(
     """Build a loop under a progress line and run it to its end, its deadline (time.monotonic) or its interruption.
 
     With `shorten`, a run that would not end by the deadline becomes shorter, and its schedule with it (train/pace.py).
+    The log is closed, however training ends.
     """
     assert settings.steps is not None  # a budget is turned into steps before a run is created
     quiet = quiet or not ranks.is_first
@@ -45,14 +46,16 @@ def train_loop(
     if not quiet:
         precision = peak.resolve_precision(settings.precision, device)
         flops_per_second = peak.measure_peak(device, precision) * ranks.size
-    with Progress(
-        settings.steps,
-        step=max(run.steps, default=0),
-        quiet=quiet,
-        peak=flops_per_second,
-        memory=lambda: memory.bytes_in_use(device),
-    ) as progress:
-        loop = build(progress)
+    with (
+        Progress(
+            settings.steps,
+            step=max(run.steps, default=0),
+            quiet=quiet,
+            peak=flops_per_second,
+            memory=lambda: memory.bytes_in_use(device),
+        ) as progress,
+        closing(build(progress)) as loop,
+    ):
         loop.deadline = deadline
         if shorten and deadline is not None:
             loop.pace = Pace(deadline, settings.steps)

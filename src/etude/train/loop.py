@@ -126,6 +126,11 @@ class Loop(Stepper):
                 self.ranks.report(f"takes step {self.state.step + 1}")
                 self.advance_or_explain(step)
 
+    def close(self) -> None:
+        """Close the log; nothing can be logged afterwards."""
+        if self.log:
+            self.log.close()
+
     def _interrupt(self) -> None:
         self.interrupted = True
 

@@ -96,10 +96,12 @@ class MetricsLog:
 
     def close(self) -> None:
         """Close the file and TensorBoard's."""
-        with explain_write_failure(self.path):
-            self._file.close()
-        if self._writer is not None:
-            self._writer.close()
+        try:
+            with explain_write_failure(self.path):
+                self._file.close()
+        finally:
+            if self._writer is not None:
+                self._writer.close()
 
 
 def _none_if_nonfinite(value: Value) -> Value:
