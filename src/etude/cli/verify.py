@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 def present_verify(call: Call[Verified]) -> None:
     result = call()
-    echo(f"{result.folder}: a {result.kind}; {result.files:,} files agree with their hashes")
+    article = "an" if result.kind[0] in "aeiou" else "a"
+    echo(f"{result.folder}: {article} {result.kind}; {result.files:,} files agree with their hashes")
     for note in result.notes:
         echo(f"! {note}")
 
