@@ -85,7 +85,7 @@ def test_every_verb_is_a_command_and_every_command_a_verb(commands: dict[str, An
     verbs_of_python = {name.removesuffix("_") for name in FUNCTIONS} - PYTHON_ONLY
     assert set(commands) == set(MADE) == verbs_of_python
     for name, command in MADE.items():
-        assert inspect.unwrap(FUNCTIONS.get(name) or FUNCTIONS[f"{name}_"]) is command.verb
+        assert inspect.unwrap(FUNCTIONS.get(name) or FUNCTIONS[f"{name}_"]) is inspect.unwrap(command.verb)
 
 
 @pytest.mark.parametrize("name", MADE)

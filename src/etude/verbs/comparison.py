@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from etude.errors import UserError
 from etude.verbs.limits import require_at_least, require_device
 from etude.verbs.paths import require_path, require_paths
+from etude.verbs.random_state import keeps_random_state
 
 if TYPE_CHECKING:
     from etude.pick.pick import PickResult
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 SHARED_FOLDER = "runs/studies"  # of several studies that run from one queue
 
 
+@keeps_random_state
 def study(
     file: str | Path,
     *,
@@ -167,6 +169,7 @@ class StudyPlan(NamedTuple):
     forecast: Forecast  # of those that have to run
 
 
+@keeps_random_state
 def plan_study(
     file: str | Path,
     *,
@@ -229,6 +232,7 @@ def plan_study(
         return StudyPlan(plan, select_cells(plan, cell), describe_power(plan), states, forecast_cells(plan))
 
 
+@keeps_random_state
 def pick(
     text: str | Sequence[str] = (),
     *,
@@ -324,6 +328,7 @@ def pick(
     )
 
 
+@keeps_random_state
 def demo(
     *,
     out: str | Path = "demo",

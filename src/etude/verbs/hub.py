@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from etude.verbs.limits import refuse_given
 from etude.verbs.paths import require_path
+from etude.verbs.random_state import keeps_random_state
 
 if TYPE_CHECKING:
     from etude.hub.checkpoint_writer import PublishedModel
@@ -25,6 +26,7 @@ class ModelImport:
     notes: tuple[str, ...] = ()  # what was left out or is not trained
 
 
+@keeps_random_state
 def import_(source: str | Path | Run, *, out: str | Path) -> ModelImport:
     """Turn a published model, in its own file format, into a run that every command takes.
 
@@ -77,6 +79,7 @@ def _export_own_class(run: Run, path: Path, form: str | None) -> ModelExport:
     return ModelExport(path, files, usage=usage_lines(path))
 
 
+@keeps_random_state
 def export(
     run: str | Path | Run,
     *,

@@ -14,6 +14,7 @@ from etude.errors import UserError, explain_no_file, quote_path
 from etude.text.line_ends import split_returns
 from etude.verbs.limits import refuse_given, require_device, require_folder_of
 from etude.verbs.paths import require_path
+from etude.verbs.random_state import keeps_random_state
 from etude.verbs.text_sources import explain_encoding, read_source
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from etude.text.corpus.corpus import Corpus
 
 
+@keeps_random_state
 def load(
     source: str | Path | Run,
     *,
@@ -95,6 +97,7 @@ def _open_task(run: str | Path | Run | Predictor | LoadedModel) -> Predictor:
     return BaselineModel.open(run) if is_baseline(run) else TaskModel.open(run)
 
 
+@keeps_random_state
 def evaluate(
     run: str | Path | Run | Predictor | LoadedModel,
     file: str | Path | None = None,
@@ -194,6 +197,7 @@ def _evaluate_translation(
     return outcome.scores
 
 
+@keeps_random_state
 def predict(
     run: str | Path | Run | Predictor | LoadedModel,
     file: str | Path | None = None,
@@ -247,6 +251,7 @@ class FeatureFile:
     contents: str  # in words
 
 
+@keeps_random_state
 def features(
     run: str | Path | Run,
     file: str | Path,
@@ -272,6 +277,7 @@ def features(
     return FeatureFile(Path(out), extract_file(run, file, out, layers, pool, text))
 
 
+@keeps_random_state
 def generate(
     run: str | Path | Run | LoadedModel,
     prompts: str | Sequence[str] = (),
@@ -351,6 +357,7 @@ def generate(
 LINES = 1024  # translated at a time: enough to sort by length, few enough to see the first soon
 
 
+@keeps_random_state
 def translate(
     run: str | Path | Run | LoadedModel,
     file: str | Path | None = None,
@@ -409,6 +416,7 @@ def translate(
             raise explain_encoding(path) from None
 
 
+@keeps_random_state
 def fill(
     run: str | Path | Run | LoadedModel, text: str, *, top: int = 5, device: str | None = None
 ) -> list[list[Guess]]:
@@ -420,10 +428,10 @@ def fill(
         top: Number of guesses for each blank.
         device: Where to compute: cpu, cuda or cuda:N; a GPU where there is one, unless given.
     """
-    guesses: Any = _open_model(run, device).fill(text, top)
-    return guesses if isinstance(guesses[0], list) else [guesses]
+    return _open_model(run, device).fill_blanks(text, top)
 
 
+@keeps_random_state
 def perplexity(
     run: str | Path | Run | LoadedModel,
     text: str | Path | Corpus,

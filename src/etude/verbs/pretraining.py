@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from etude.verbs.limits import refuse_given, require_at_least
 from etude.verbs.paths import require_corpus, require_path, require_recipe
+from etude.verbs.random_state import keeps_random_state
 
 if TYPE_CHECKING:
     from etude.graph.graph import Graph
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from etude.text.corpus.corpus import Corpus
 
 
+@keeps_random_state
 def check(
     recipe: str | Path | Recipe,
     corpus: str | Path | Corpus | Graph,
@@ -59,6 +61,7 @@ def check(
     return checking.check(recipe, corpus, dict(settings or {}), entities)
 
 
+@keeps_random_state
 def bench(
     recipe: str | Path | Recipe | None = None,
     corpus: str | Path | Corpus | None = None,
@@ -93,6 +96,7 @@ def bench(
     )
 
 
+@keeps_random_state
 def pretrain(
     recipe: str | Path | Run | Recipe,
     corpus: str | Path | Corpus | Graph,
@@ -128,6 +132,7 @@ def pretrain(
     )
 
 
+@keeps_random_state
 def distill(
     recipe: str | Path | Recipe,
     corpus: str | Path | Corpus,
@@ -156,6 +161,7 @@ def distill(
     return distill_run(recipe, corpus, out, teacher=teacher, quiet=quiet, overrides=dict(settings or {}))
 
 
+@keeps_random_state
 def resume(run: str | Path | Run, *, corpus: str | Path | None = None, quiet: bool = False) -> Run:
     """Continue a run that was stopped, from its last complete checkpoint: a pre-training or a fine-tuning.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from etude.errors import UserError
 from etude.verbs.limits import require_at_least, require_device
 from etude.verbs.paths import require_corpus, require_path, require_recipe
+from etude.verbs.random_state import keeps_random_state
 
 if TYPE_CHECKING:
     from etude.graph.graph import Graph
@@ -30,6 +31,7 @@ MODEL, TASK_RUN = "a run or a folder of transformers", "a fine-tuned run"
 VECTORS = "a run of word vectors, or a file of them"
 
 
+@keeps_random_state
 def attention(
     run: str | Path | Run | LoadedModel,
     text: str,
@@ -66,6 +68,7 @@ def attention(
     return result
 
 
+@keeps_random_state
 def heads(
     run: str | Path | Run | LoadedModel,
     treebank: str | Path,
@@ -107,6 +110,7 @@ def heads(
     return result
 
 
+@keeps_random_state
 def paths(
     run: str | Path | Run | TaskModel,
     question: str | Path | Mapping[str, object],
@@ -170,6 +174,7 @@ def _read_question(question: str | Path | Mapping[str, object]) -> tuple[Mapping
     return record, place
 
 
+@keeps_random_state
 def mix(run: str | Path | Run | TaskModel) -> list[Mix]:
     """Show how much of each layer a fine-tuned run uses: the softmax weights and gamma of its mixes (ELMo).
 
@@ -182,6 +187,7 @@ def mix(run: str | Path | Run | TaskModel) -> list[Mix]:
     return read_mixes(run if isinstance(run, TaskModel) else TaskModel.open(require_path("run", run, TASK_RUN), "cpu"))
 
 
+@keeps_random_state
 def batch(
     recipe: str | Path | Run | Recipe,
     corpus: str | Path | Corpus | Graph,
@@ -233,6 +239,7 @@ def graph(graph: str | Path | Graph) -> Graph:
     return graph if isinstance(graph, Graph) else Graph.open(graph)
 
 
+@keeps_random_state
 def neighbours(
     run: str | Path | Run,
     words: str | Sequence[str],
@@ -257,6 +264,7 @@ def neighbours(
     return {word: nearest_words(vectors, word, top, unknown) for word in ([words] if isinstance(words, str) else words)}
 
 
+@keeps_random_state
 def analogy(
     run: str | Path | Run, a: str, b: str, c: str, *, top: int = 5, rule: Literal["add", "multiply"] = "add"
 ) -> list[tuple[str, float]]:
@@ -277,6 +285,7 @@ def analogy(
     return answers(open_vectors(require_path("run", run, VECTORS)), a, b, c, top, rule)
 
 
+@keeps_random_state
 def scores(
     run: str | Path | Run,
     files: str | Path | Sequence[str | Path],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from etude.errors import UserError
 from etude.verbs.limits import require_at_least, require_device, require_folder_of
 from etude.verbs.paths import require_path
+from etude.verbs.random_state import keeps_random_state
 
 if TYPE_CHECKING:
     from etude.inference.model import LoadedModel
@@ -20,6 +21,7 @@ PRETRAINED = "a run or a folder of transformers"
 EXAMPLES = "a file of examples"
 
 
+@keeps_random_state
 def finetune(
     run: str | Path | Run,
     task: str,
@@ -97,6 +99,7 @@ def finetune(
     return TaskRun(tuned.folder)
 
 
+@keeps_random_state
 def finetune_suite(
     run: str | Path | Run,
     suite: str,
@@ -132,6 +135,7 @@ def is_finetuning(folder: str | Path) -> bool:
     return (Path(folder) / "task.yaml").is_file() or search.is_search(folder)
 
 
+@keeps_random_state
 def resume_finetune(run: str | Path, *, quiet: bool = False) -> TaskRun:
     """Continue a fine-tuning, or with a comparison of several, that was stopped.
 
@@ -160,6 +164,7 @@ class AugmentCounts(NamedTuple):
     written: int
 
 
+@keeps_random_state
 def augment(
     run: str | Path | Run | LoadedModel,
     file: str | Path,
@@ -216,6 +221,7 @@ def augment(
     return AugmentCounts(*counts)
 
 
+@keeps_random_state
 def prompt(
     run: str | Path | Run | LoadedModel,
     file: str | Path,
