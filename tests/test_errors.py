@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import errno
+import os
 import pickle
 import re
 import shlex
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.errors import UserError, quote_path, suggest_name
+from etude.errors import UserError, explain_os_error, quote_path, suggest_name
 
 
 @pytest.mark.parametrize(
@@ -81,3 +83,16 @@ def test_commands_to_copy_quote_the_folders_in_them() -> None:
         if (lines := find_unquoted(ast.parse(text)))
     }
     assert found == {}
+
+
+def test_a_file_that_may_not_be_read_is_called_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root all files can be read, so the answer of the system is set here."""
+    file = tmp_path / "model.safetensors"
+    file.touch()
+    denied = PermissionError(errno.EACCES, "Permission denied", str(file))
+    assert "may write to" in str(explain_os_error(denied))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    said = str(explain_os_error(denied))
+    assert said == f"{file} cannot be read: Permission denied. Its owner can allow it: chmod a+r {file}"
+    file.unlink()
+    assert "may write to" in str(explain_os_error(denied))

@@ -93,8 +93,15 @@ def explain_os_error(error: BaseException, path: str | Path | None = None) -> st
         return None
     file = error.filename if isinstance(error, OSError) and error.filename is not None else path
     subject = "A file" if file is None else escape_path(file)
+    if number in (errno.EACCES, errno.EPERM) and file is not None and _is_closed(file):
+        return f"{subject} cannot be read: {os.strerror(number)}. Its owner can allow it: chmod a+r {subject}"
     reason = "no space is left on the disk" if number in FULL else os.strerror(number)
     return f"{subject} cannot be written or read: {reason}. {ADVICE.get(number, '')}".rstrip()
+
+
+def _is_closed(path: str | Path | bytes | int) -> bool:
+    """Whether a file is there that this user may not read."""
+    return not isinstance(path, int) and Path(os.fsdecode(path)).is_file() and not os.access(path, os.R_OK)
 
 
 def _error_number(error: BaseException) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,19 @@ def test_loading_is_strict() -> None:
             checkpoint.load_strictly(module, tensors, "a test")
     checkpoint.load_strictly(module, {name: tensor + 1 for name, tensor in good.items()}, "a test")
     assert torch.equal(module.bias, good["bias"] + 1)
+
+
+def test_files_have_the_permissions_of_any_new_file(tmp_path: Path) -> None:
+    """The library makes them readable for their owner alone, so that nobody else could open a shared run."""
+    (tmp_path / "any").write_text("")
+    target = write(tmp_path, 1)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "any", *target.iterdir())}
+    assert len(modes) == 1
+    before = os.umask(0o027)
+    try:
+        (target / "weights.safetensors").chmod(0o600)
+        checkpoint.allow_reading(target / "weights.safetensors")
+        assert os.umask(0o027) == 0o027  # it is what it was
+    finally:
+        os.umask(before)
+    assert (target / "weights.safetensors").stat().st_mode & 0o777 == 0o640

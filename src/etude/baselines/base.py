@@ -115,6 +115,7 @@ class Baseline(ABC, Generic[E]):
         aside = folder / f".{WEIGHTS}.writing"
         with explain_write_failure(folder / WEIGHTS):
             save_file({name: np.ascontiguousarray(array) for name, array in self.arrays().items()}, aside)
+            checkpoint.allow_reading(aside)
             checkpoint.flush(aside)
             aside.replace(folder / WEIGHTS)
         # last: a folder that has it is complete

@@ -223,6 +223,7 @@ def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
                 writing,
                 metadata={"format": "pt"},
             )
+            checkpoint.allow_reading(writing)
             checkpoint.flush(writing)
             writing.replace(file)
             checkpoint.flush(file.parent)

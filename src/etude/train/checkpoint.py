@@ -72,6 +72,7 @@ def finish_folder(
     for name, tensors in groups.items():
         path = writing / f"{name}.safetensors"
         save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, path)
+        allow_reading(path)
         hashing = PieceHash(path)  # from the page cache, while the disk writes
         flush(path)
         files[path.name] = {"bytes": hashing.size, PIECES: hashing.result()}
@@ -271,6 +272,14 @@ def write_text(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
         raise
+
+
+def allow_reading(path: Path) -> None:
+    """Give a file of safetensors, which makes them for their owner alone, the permissions of any new file."""
+    mask = os.umask(0o077)  # there is no way to ask for it; what another thread makes meanwhile is the owner's
+    os.umask(mask)
+    with contextlib.suppress(OSError):  # a file system without permissions
+        path.chmod(0o666 & ~mask)
 
 
 def flush(path: Path) -> None:
