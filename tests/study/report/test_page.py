@@ -123,9 +123,17 @@ def test_the_answer_tells_what_pays_and_what_does_not(found: dict[str, Any]) -> 
     beaten = {**one, "rows": [*one["rows"], words]}
     assert "<b>tf-idf</b> stands higher, with <b>99.9</b> points" in render_answer(beaten), "the best of all is told"
     gain |= {"mean": 0.1, "verdict": "not settled"}
-    assert "not settled" in render_answer(one)
+    assert "not settled" in render_answer(one) and "stands higher" not in render_answer(one)
+    majority = next(row for row in one["rows"] if row["kind"] == "majority")
+    below, majority["mean"] = majority["mean"], {**majority["mean"], "mean": 0.998}
+    assert "<b>majority</b> stands higher, with <b>99.8</b> points" in render_answer(one), "the most frequent answer"
+    assert "99.8</b>점으로 더 높습니다" in render_answer(one)
+    majority["mean"] = below
+    control = next(row for row in one["rows"] if row["name"] == gain["against"])
+    control["mean"] = {**control["mean"], "mean": 0.997}
     gain |= {"mean": -0.1, "verdict": "fails"}
     assert "No contender beats the model without pre-training" in render_answer(one) and "−10.0" in render_answer(one)
+    assert "stands higher" not in render_answer(one), "the control is told of already"
     one["comparisons"] = []  # the control is not done
     other = next(row for row in one["rows"] if row["kind"] == "contender" and row["name"] != best["name"])
     other["mean"] = None

@@ -107,19 +107,21 @@ def render_answer(results: JsonDict) -> str:
         ),
         None,
     )
+    answered = None if gain is None else gain["against"]  # whether that stands higher is a part of the answer
     if gain is None:  # the control is not done
-        return translate_html(
+        answer = translate_html(
             "unfinished", done=str(len(finished)), count=str(len(contenders)), best=_render_names(best),
             mean=f"<b>{format_points(best['mean']['mean'])}</b>",
         )  # fmt: skip
-    key = "best" if gain["verdict"] == "holds" else "best_unsure" if gain["mean"] > 0 else "none_pays"
-    answer = translate_html(
-        key, best=_render_names(best), mean=f"<b>{format_points(best['mean']['mean'])}</b>",
-        level=format_level(results), gain=f"<b>{format_points(gain['mean'], sign=key == 'none_pays')}</b>",
-        low=format_points(gain["low"]), high=format_points(gain["high"]),
-    )  # fmt: skip
-    top = rank_rows(results)[0]
-    if top["kind"] not in ("start", "baseline"):
+    else:
+        key = "best" if gain["verdict"] == "holds" else "best_unsure" if gain["mean"] > 0 else "none_pays"
+        answer = translate_html(
+            key, best=_render_names(best), mean=f"<b>{format_points(best['mean']['mean'])}</b>",
+            level=format_level(results), gain=f"<b>{format_points(gain['mean'], sign=key == 'none_pays')}</b>",
+            low=format_points(gain["low"]), high=format_points(gain["high"]),
+        )  # fmt: skip
+    top = next(row for row in rank_rows(results) if row["name"] != answered)
+    if top["kind"] == "contender":
         return answer
     mean = f"<b>{format_points(top['mean']['mean'])}</b>"
     return f"{answer} {translate_html('outdone', name=_render_names(top), mean=mean)}"
