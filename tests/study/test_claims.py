@@ -16,7 +16,7 @@ from etude.study.runner import Report
 from etude.study.settings import Study
 from etude.study.study_outcomes import StudyOutcomes
 from etude.study.uncertainty import detectable_difference
-from etude.tasks.outcomes import mean_outcome
+from etude.tasks.outcomes import LEAST, mean_outcome
 from tests.study.tiny_study import tiny
 
 YOUNG = Progress(4.0, 3.0, "bigram", "nats a token")
@@ -67,6 +67,18 @@ def test_the_tiny_study_is_not_tested(report: Report, study: Study) -> None:
     scores["bert", "topic@16"] = scores["bert", "topic@16"] * 0 + 1
     outcomes.examples["bert", "topic@16"] = outcomes.examples["bert", "topic@16"] * 0 + 1
     assert leaves_majority(outcomes, "topic@16") is True
+
+
+def test_intervals_end_where_scores_do(report: Report, study: Study) -> None:
+    """At 0 where none is below; correlations and gains reach below it."""
+    outcomes = StudyOutcomes(planner.make_plan(study, report.folder, dry=True), {})
+    names = [column.name for column in outcomes.plan.columns]
+    assert outcomes.least == dict.fromkeys(names, 0.0)
+    for name in names:
+        outcomes.scores["bert", name] = outcomes.scores["bert", name] * 0 + 0.001
+    assert outcomes.summary("bert", names[0]).low == outcomes.summary("bert", "mean").low == 0.0
+    outcomes.least = dict.fromkeys(names, LEAST["matthews"])
+    assert outcomes.summary("bert", names[0]).low < 0.0 > outcomes.summary("bert", "mean").low
 
 
 def test_whoever_leaves_the_majority_shows_that_the_task_can_be_learnt(report: Report, study: Study) -> None:

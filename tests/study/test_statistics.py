@@ -22,6 +22,9 @@ def test_a_difference_is_one_of_pairs() -> None:
     difference = compare(list(scores[0]), list(scores[1]), paired, 0.95)
     assert difference.low < difference.mean < difference.high and difference.pretrainings == 3
     assert summarize([0.99, 0.98], Estimate(0.985, 1e-4, 1e-4, 2), 0.95).high == 1.0
+    near_zero = Estimate(0.015, 1e-4, 1e-4, 2)
+    assert summarize([0.01, 0.02], near_zero, 0.95).low == 0.0
+    assert -1.0 < summarize([0.01, 0.02], near_zero, 0.95, -1.0).low < 0.0, "of a correlation"
 
 
 def test_holm() -> None:

@@ -33,11 +33,12 @@ class Summary:
         return vars(self).copy()
 
 
-def summarize(values: Sequence[float], estimate: Estimate, level: float) -> Summary:
-    """Summarise a contender's scores per seed; no score is above 1."""
+def summarize(values: Sequence[float], estimate: Estimate, level: float, least: float = 0.0) -> Summary:
+    """Summarise a contender's scores per seed; no score is above 1, or below `least`."""
     low, high = estimate.interval(level)
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Summary(float(np.mean(values)), deviation, low, min(1.0, high), [float(value) for value in values])
+    seeds = [float(value) for value in values]
+    return Summary(float(np.mean(values)), deviation, max(least, low), min(1.0, high), seeds)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from etude.study.plan import Column, Plan, Row
 from etude.study.references import Progress, load_reference, measure_progress
 from etude.study.statistics import Difference, Summary, compare, summarize
 from etude.study.uncertainty import Estimate, estimate_mean, pseudo_values
+from etude.tasks.outcomes import LEAST
 
 
 class StudyOutcomes:
@@ -26,6 +27,7 @@ class StudyOutcomes:
         self.chosen: dict[tuple[str, str], int] = {}  # the tuned settings that were best on dev
         self.scores: dict[tuple[str, str], np.ndarray] = {}  # (pre-training seeds, transfer seeds)
         self.examples: dict[tuple[str, str], np.ndarray] = {}  # (seeds, examples) pseudo-values
+        self.least: dict[str, float] = {}  # possible score of a column
         self.partial: dict[tuple[str, str], list[float]] = {}  # scores of the seeds that are done, where some are not
         self.progress: dict[str, Progress] = {}  # of language models, by row
         for column in plan.columns:
@@ -63,6 +65,9 @@ class StudyOutcomes:
         self.chosen[row.name, column.name] = number
         keys = [plan.trials[row.name, column.name, number, unit] for unit in self.units]
         outcomes = {key: load_outcome(store, key) for key in keys}
+        prompt = plan.study.tasks[column.task].prompt
+        is_gain = prompt is not None and prompt.over is not None
+        self.least[column.name] = -1.0 if is_gain else LEAST.get(outcomes[keys[0]].statistic, 0.0)
         shape = (len(self.units) // plan.study.seeds.transfer, plan.study.seeds.transfer)
         self.scores[row.name, column.name] = np.array([float(outcomes[key].score()) for key in keys]).reshape(shape)
         values = {key: pseudo_values(outcome) for key, outcome in outcomes.items()}
@@ -127,7 +132,8 @@ class StudyOutcomes:
         return estimate_mean(_group_by_seed(scores), tables)
 
     def summary(self, row: str, on: str) -> Summary:
-        return summarize(self.seeds(row, on), self.estimate(row, on), self.rule.interval)
+        least = fmean(self.least[column.name] for column in self.columns_of(on))
+        return summarize(self.seeds(row, on), self.estimate(row, on), self.rule.interval, least)
 
     def difference(self, left: str, right: str, on: str, margin: float = 0.0, look: int | None = None) -> Difference:
         """Compare two rows, on the first `look` pre-training seeds where that is given."""

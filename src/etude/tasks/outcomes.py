@@ -131,3 +131,4 @@ STATISTICS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "mean": _mean, "f1": _f1, "micro": _micro, "macro": _macro, "matthews": _matthews, "pearson": _pearson,
     "mean_f1": _mean_f1, "bleu": ngram_scores.bleu, "chrf": ngram_scores.chrf,
 }  # fmt: skip
+LEAST = {"matthews": -1.0, "pearson": -1.0}  # possible values; the others are 0 at least
