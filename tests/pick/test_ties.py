@@ -96,6 +96,14 @@ def test_folds_that_there_was_no_time_for_come_first(data: PickData, tmp_path: P
     assert count(race)["b"] >= 5 and not race.entries["b"].note
 
 
+def test_a_note_on_folds_says_how_many_there_are_in_the_end(data: PickData, tmp_path: Path) -> None:
+    race = build_race(data, tmp_path / "out", 600)
+    race.run_folds(race.enter(Scripted("a", 0.8)))
+    race.run_folds(race.enter(Scripted("b", 0.79, lambda: 10.0, salt=50)), share=0.05)
+    race.run_more_folds(race.entries["b"], 4, "more")
+    assert len(race.entries["b"].trials.answers) == 4 and "4 of 5 folds" in race.entries["b"].note
+
+
 def test_a_kill_changes_nothing(data: PickData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     undisturbed = run(data, tmp_path / "one", 600, Scripted("a", 0.80), Scripted("b", 0.79, salt=50))
 

@@ -203,16 +203,22 @@ class Race:
             entry, until, f"folds {entry.contender.name}", partial(self._count_folds, share, until)
         )
         if not entry.note and number < min(until, self.data.repeat):
-            planned = self.data.planned
-            entry.explain(f"{number} of {planned} folds: there was no time for more",
-                          f"{planned}겹 중 {number}겹: 시간이 모자람")  # fmt: skip
+            self._explain_missing(entry, number)
         self._conclude(entry)
+
+    def _explain_missing(self, entry: Entry, number: int) -> None:
+        planned = self.data.planned
+        entry.explain(f"{number} of {planned} folds: there was no time for more",
+                      f"{planned}겹 중 {number}겹: 시간이 모자람")  # fmt: skip
 
     def run_more_folds(self, entry: Entry, until: int, decision: str) -> None:
         """Run a contender's folds up to a number, beyond those that were planned; `decision` names how far it came."""
+        before, note = len(entry.trials.answers), entry.note
         number = self._run_until(entry, until, decision, lambda _: until)
         if entry.trials.answers and number >= self.data.planned:
             entry.explain("", "")
+        elif number > before and note and entry.note == note:
+            self._explain_missing(entry, number)
         self._conclude(entry)
 
     def _run_until(self, entry: Entry, allowed: int, decision: str, count: Callable[[float], int]) -> int:

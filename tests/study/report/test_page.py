@@ -6,6 +6,7 @@ import copy
 import json
 import re
 import subprocess
+from html import escape
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from etude.study.leaderboard import format_points, format_score
 from etude.study.report import charts, plots
 from etude.study.report.charts import Point, Series
+from etude.study.report.details import translate_title
 from etude.study.report.html import describe_budget, describe_task, format_date, format_p
 from etude.study.report.page import render_page
 from etude.study.report.translations import TRANSLATIONS, localize_html, localize_svg, translate
@@ -318,3 +320,22 @@ def test_in_a_browser(found: dict[str, Any], tmp_path: Path, width: int, dark: b
     assert light < 60 if dark else light > 200
     assert seen["en"] > 5 and seen["ko"] == 0 and seen["korean"][0] == 0 and seen["korean"][1] > 5
     assert seen["small"] > 8, "letters of a drawing can be read"
+
+
+@pytest.mark.parametrize(
+    ("title", "korean"),
+    [
+        ("pre-training mlm, trial of train.lr=0.001, seed 1000", "mlm, trial of train.lr=0.001 사전 학습, 시드 1000"),
+        ("first weights of gpt, seed 0", "gpt의 첫 가중치, 시드 0"),
+        ("gpt on words@40, seed 0.1, train.lr=0.001", "gpt, 과제 words@40, 시드 0.1, train.lr=0.001"),
+        ("distillation small <b>, seed 2", "small &lt;b&gt; 증류, 시드 2"),
+        ("weights of start", "start의 가중치"),
+    ],
+)
+def test_titles_of_cells_are_in_both_languages(title: str, korean: str) -> None:
+    shown = translate_title(title)
+    assert f'<span lang="ko">{korean}</span>' in shown and f'<span lang="en">{escape(title)}</span>' in shown
+
+
+def test_every_title_of_a_plan_has_a_pattern(report: Report) -> None:
+    assert all('lang="ko"' in translate_title(cell["title"]) for cell in report.results["cells"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
@@ -27,6 +28,15 @@ from etude.study.report.html import (
 )
 from etude.study.report.translations import localize_html, translate, translate_html
 from etude.study.sections import MEAN, Localized, format_value
+
+# how study/plan_cells.py words the titles of cells
+TITLES = {
+    "cell_pretraining": re.compile(r"pre-training (?P<row>.+), seed (?P<seed>\S+)"),
+    "cell_distillation": re.compile(r"distillation (?P<row>.+), seed (?P<seed>\S+)"),
+    "cell_first_weights": re.compile(r"first weights of (?P<row>.+), seed (?P<seed>\S+)"),
+    "cell_weights": re.compile(r"weights of (?P<row>.+)"),
+    "cell_transfer": re.compile(r"(?P<row>.+) on (?P<column>\S+), seed (?P<seed>[\d.]+)(?P<rest>.*)"),
+}
 
 
 def render_cards(results: JsonDict, colours: dict[str, str]) -> str:
@@ -208,7 +218,7 @@ def describe_text_size(text: JsonDict) -> str:
 
 def render_cells(results: JsonDict) -> str:
     body = "".join(
-        f"<tr><td><code>{cell['key'][:8]}</code></td><td>{escape(cell['title'])}{_render_error(cell)}</td>"
+        f"<tr><td><code>{cell['key'][:8]}</code></td><td>{translate_title(cell['title'])}{_render_error(cell)}</td>"
         f'<td class="n">{format_points(cell.get("value"))}</td><td class="n">{_format_seconds(cell)}</td>'
         f"<td>{'<br>'.join(f'<code>{escape(line)}</code>' for line in cell['commands'])}</td></tr>"
         for cell in results["cells"]
@@ -224,6 +234,14 @@ def render_cells(results: JsonDict) -> str:
         f"<details><summary>{' '.join(render_count(len(results['cells']), 'cell'))}</summary>{table}</details>"
     )
     return render_section(translate("commands"), translate("commands_lead"), inside)
+
+
+def translate_title(title: str) -> str:
+    """Return a cell's title, which is stored in English, in both languages."""
+    for key, pattern in TITLES.items():
+        if parts := pattern.fullmatch(title):
+            return translate(key, **parts.groupdict())
+    return escape(title)
 
 
 def _render_error(cell: JsonDict) -> str:

@@ -27,10 +27,15 @@ from etude.study.report.tuning import render_tuning
 from etude.study.sections import localize
 from etude.train import checkpoint
 
-# Opens everything for paper, and the reader's own language first; without it the page works in the one it is set to.
+# Opens everything for paper, and the language of the address (report.html#ko) or else the reader's own; without it the
+# page works in the one it is set to.
 SCRIPT = """
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(d => d.open = true));
-try { if (!location.hash && /^ko/.test(navigator.language)) document.getElementById("ko").checked = true } catch (e) {}
+try {
+  const asked = /^#(en|ko)$/.exec(location.hash);
+  const language = asked ? asked[1] : /^ko/.test(navigator.language) ? "ko" : null;
+  if (language) document.getElementById(language).checked = true;
+} catch (e) {}
 """
 
 
