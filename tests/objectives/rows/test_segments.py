@@ -291,6 +291,14 @@ def test_fitting_equals_dropping_one_at_a_time(first: int, second: int, room: in
     assert b <= 1 or a == first  # A is whole as long as B has something to give
 
 
+def test_a_first_segment_of_exactly_half_is_reached_by_a_coin() -> None:
+    """ELECTRA's code asks whether a sentence keeps the first segment below half of the target, 20 of 40 tokens."""
+    made = Numbered([[5] * 40 for _ in range(30)])
+    rows = SegmentRows(made.corpus, 1, rules(length=43, pair_rate=1.0, short_rate=0.0, truncation="end"))
+    full = [len(a) for row in range(len(rows)) for a, b, _ in sequences(rows[row]) if len(a) + len(b) == 40]
+    assert set(full) == {15, 20} and 0.3 < np.mean([size == 20 for size in full]) < 0.7
+
+
 def test_draws_are_fair_coins_in_a_fixed_order() -> None:
     draws, again = (Draws(np.array([5, 6], np.uint64)) for _ in range(2))
     zero, both = np.array([0]), np.array([0, 1])

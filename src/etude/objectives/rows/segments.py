@@ -204,8 +204,8 @@ class SegmentRows:
                 foreign[several] = draws.coin(rows[several], 0.5)
         else:
             pairs = several[draws.coin(rows[several], rules.pair_rate)]
-            if len(pairs):  # ELECTRA's split: sentences that end within half the target, the one across it by a coin
-                within = walks.find(walking[pairs], first[pairs] + target[pairs] // 2 + 1) - current[pairs] - 1
+            if len(pairs):  # ELECTRA's split: sentences that end before half the target, the next by a coin
+                within = walks.find(walking[pairs], first[pairs] + target[pairs] // 2) - current[pairs] - 1
                 within += draws.coin(rows[pairs], 0.5)
                 cut[pairs] = np.minimum(np.maximum(1, within), sentences[pairs] - 1)
         labels = np.where(lone & ~foreign, IGNORE, foreign) if rules.sentence != "none" else np.full(len(rows), IGNORE)
