@@ -62,6 +62,9 @@ def test_a_section_for_a_gpu_takes_the_place_of_the_others() -> None:
     [
         ("budget: {flops: 4.6e8}", "budgt: {flops: 4.6e8}", "line {}: 'budgt' is not a part of a study. Did you mean"),
         ("flops: 4.6e8", "flops: 4.6e8, tokens: 3", "exactly one of flops, tokens and minutes"),
+        ("flops: 4.6e8", "flops: 5e10x", "line {}: 'study.budget.flops' cannot be \"5e10x\": input should be a list or"),
+        ("flops: 4.6e8", "flops: [1e8, x]", "line {}: 'study.budget.flops.1' cannot be \"x\": input should be a valid"),
+        ("flops: 4.6e8", "flops: -1", "line {}: 'study.budget.flops' cannot be -1: input should be greater than 0."),
         ("recipe: bert-toy", "recipe: bert-toi", "line {}: There is no recipe named 'bert-toi'. Did you mean"),
         ("kind: classify,", "kind: clasify,", "line {}: 'clasify' is not a kind of task. Did you mean 'classify'"),
         ("labels: [16],", "labls: [16],", "line {}: there is no setting 'tasks.topic.labls'"),
@@ -81,6 +84,7 @@ def test_a_mistake_is_told_with_its_line(old: str, new: str, words: str) -> None
         Study.from_document(parse(TINY.replace(old, new, 1), "tiny.yaml"))
     line = 1 + TINY[: TINY.index(old)].count("\n")
     assert words.format(line) in str(told.value), str(told.value)
+    assert len(str(told.value).splitlines()) == 1, "one message, also where a value may be one of two things"
 
 
 TRIALS = {"tune_pretraining": {"lr": [1.0, 2.0]}, "contenders.gpt.tune": {"train.clip": [0.5, 1.0]}}

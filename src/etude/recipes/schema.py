@@ -372,14 +372,46 @@ def _is_path(tokenizer: str) -> bool:
 
 def validate_settings(settings: type[BaseModel], values: Mapping[str, Any], document: Document, group: str) -> Any:
     """`values` as settings, or one message that names every fault and its place."""
+    content = json.dumps(_whole(values))
     try:
         # as JSON: lists may fill tuples, yet true is no number and "6" is a word
-        return settings.model_validate_json(json.dumps(_whole(values)), strict=True)
+        return settings.model_validate_json(content, strict=True)
     except ValidationError as error:
-        faults = [_explain(settings, dict(fault), document, group) for fault in error.errors()]
+        joined = _join_alternatives([dict(fault) for fault in error.errors()], json.loads(content))
+        faults = [_explain(settings, fault, document, group) for fault in joined]
     except UserError as error:
         faults = [_placed(settings, document, group, str(error))]
     raise UserError("\n".join(dict.fromkeys(faults)))
+
+
+def _join_alternatives(faults: list[dict[str, Any]], values: Any) -> list[dict[str, Any]]:
+    """Return one fault for each value: where a setting takes a number or a list, pydantic has one for either."""
+    by_place: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for fault in faults:
+        by_place.setdefault(_locate(fault, values), []).append(fault)
+    joined = []
+    for place, alternatives in by_place.items():
+        if any(len(other) > len(place) and other[: len(place)] == place for other in by_place):
+            continue  # another alternative has the right type, and a fault inside
+        specific = [fault for fault in alternatives if not fault["type"].endswith(("_type", "literal_error"))]
+        shown = specific[:1] or alternatives
+        first, *rest = dict.fromkeys(fault["msg"].replace("a valid array", "a list") for fault in shown)
+        message = " or ".join([first, *(other.removeprefix("Input should be ") for other in rest)])
+        joined.append({**shown[0], "loc": place, "msg": message})
+    return joined
+
+
+def _locate(fault: dict[str, Any], values: Any) -> tuple[Any, ...]:
+    """Return the place of a fault in the values, without the marks that pydantic gives the alternatives of a union."""
+    place: list[Any] = []
+    for part in fault["loc"]:
+        keys = values if isinstance(values, dict) else range(len(values) if isinstance(values, list) else 0)
+        is_inside = part in keys
+        if is_inside:
+            values = values[part]
+        if is_inside or (fault["type"] == "missing" and part is fault["loc"][-1]):
+            place.append(part)
+    return tuple(place)
 
 
 def _whole(value: object) -> object:
@@ -425,18 +457,15 @@ def _placed(settings: type[BaseModel], document: Document, group: str, message: 
 
 
 def _fields(settings: type[BaseModel], loc: tuple[Any, ...]) -> tuple[list[str], Path]:
-    """The names known where a fault lies, and its path without the marks of the alternatives of a union."""
-    known, path = list(settings.model_fields), []
+    """The names known where a fault lies, and its path."""
+    known = list(settings.model_fields)
     for part in loc:
-        path.append(str(part))
         if part in settings.model_fields:
             known = list(settings.model_fields)
             inner = [kind for kind in _types(settings.model_fields[part].annotation) if issubclass(kind, BaseModel)]
             if inner:
                 settings, known = inner[0], list(inner[0].model_fields)
-        elif not isinstance(part, int) and part is not loc[-1]:
-            path.pop()
-    return known, tuple(path)
+    return known, tuple(str(part) for part in loc)
 
 
 def _types(annotation: Any) -> list[type]:
