@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -248,3 +249,29 @@ def test_the_commands(base: Bases, reviews: Files, tmp_path: Path) -> None:
     with np.load(tmp_path / "t.npz", allow_pickle=False) as arrays:
         assert arrays["0"].shape == (3, 4, 32)  # [CLS] good film [SEP]
         np.testing.assert_allclose(arrays["0"][[0, 2]].mean(1), vectors[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"train.lr": "1e-4,1e-3"}, "--vary train.lr=0.0001,0.001"),
+        ({"train.lr": [1e-4, 1e-3]}, "--vary train.lr=0.0001,0.001"),
+        ({"task.pooling": "start,mean"}, "--vary task.pooling=start,mean"),
+        ({"train.lr": "1e-4,x"}, None),  # no value of this setting
+        ({"train.betas": [0.9, 0.98], "task.positive": "a: b,{"}, None),  # what they may be
+    ],
+)
+def test_a_list_in_the_place_of_a_value_is_told_how_to_vary(settings: dict[str, Any], words: str | None) -> None:
+    if words is None:
+        trials.refuse_lists("classify", settings)
+        return
+    with pytest.raises(UserError, match=rf"cannot be .*To compare several values: {re.escape(words)}$"):
+        trials.refuse_lists("classify", settings)
+
+
+def test_the_command_line_says_how_to_vary(base: Bases, reviews: Files, tmp_path: Path) -> None:
+    words = ["finetune", str(base("static")), "classify", "--train", str(reviews[0]), "-o", str(tmp_path / "x")]
+    done = CliRunner().invoke(app, [*words, "train.lr=1e-4,1e-3"])
+    assert isinstance(done.exception, UserError) and "--vary train.lr=0.0001,0.001" in str(done.exception)
+    assert not (tmp_path / "x").exists()
+    assert "--vary train.lr=1e-4,1e-3" in " ".join(CliRunner().invoke(app, ["finetune", "--help"]).output.split())

@@ -30,12 +30,12 @@ from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
 from etude.errors import UserError
 from etude.recipes.datasets import leaves
-from etude.recipes.document import Overrides, parse_overrides
+from etude.recipes.document import Overrides, parse_overrides, parse_value
 from etude.runs.completion import complete_finished
 from etude.runs.model_card import rename_card
 from etude.runs.run import MODEL_CARD, TRIALS, Run
 from etude.runs.staging import refuse_existing
-from etude.runs.task_plan import Plan, distill_settings
+from etude.runs.task_plan import Plan, check_settings, distill_settings
 from etude.settings import Count, read_json
 from etude.train import checkpoint
 from etude.train.failures import DivergenceError
@@ -99,6 +99,34 @@ def refuse_set_twice(varied: Collection[str], overrides: Overrides) -> None:
     names = {".".join(path) for path, _ in leaves(parse_overrides(overrides).values)}
     if twice := [name for name in varied if name in names]:
         raise UserError(f"{twice[0]} is both varied and set: give it once.")
+
+
+def refuse_lists(kind: str, overrides: Overrides) -> None:
+    """Raise UserError where a setting is given several values, each of which it could have: they are to be varied."""
+    for path, value in leaves(parse_overrides(overrides).values):
+        name, values = ".".join(path), _split_values(value)
+        problem = _find_problem(kind, name, value) if len(values) > 1 else None
+        if problem is not None and all(_find_problem(kind, name, each) is None for each in values):
+            listed = ",".join(each if isinstance(each, str) else json.dumps(each) for each in values)
+            raise UserError(f"{problem} To compare several values: --vary {name}={listed}")
+
+
+def _split_values(value: object) -> list[Any]:
+    """Split `1e-4,1e-3` or [1e-4, 1e-3] into its values; nothing else has several."""
+    if not isinstance(value, str):
+        return value if isinstance(value, list) else []
+    try:
+        return [parse_value(part, "a value") for part in value.split(",") if part.strip()]
+    except UserError:
+        return []
+
+
+def _find_problem(kind: str, name: str, value: object) -> str | None:
+    try:
+        check_settings(kind, {name: value})
+    except UserError as error:
+        return str(error)
+    return None
 
 
 def _check_trials(request: dict[str, Any]) -> None:

@@ -43,8 +43,8 @@ def finetune(
 ) -> TaskRun:
     """Fine-tune a run on a task, or train a head on its features.
 
-    Several values of a setting, or several seeds, are as many runs: the best setting is chosen on dev, and the spread
-    over seeds is stored in trials.json.
+    Several values of a setting (--vary train.lr=1e-4,1e-3), or several seeds (--seeds 3), are as many runs: the best
+    setting is chosen on dev, and the spread over seeds is stored in trials.json.
 
     Args:
         run: A run, or a folder of transformers.
@@ -76,8 +76,10 @@ def finetune(
 
     if task in suite.SUITES:
         raise UserError(f"'{task}' is a suite of tasks: use etude.finetune_suite.")
-    task_module(resolve_dataset(task, {})[0])  # an unknown name is refused before the run is opened
     overrides = dict(settings or {})
+    kind = resolve_dataset(task, {})[0]
+    task_module(kind)  # an unknown name is refused before the run is opened
+    search.refuse_lists(kind, overrides)
     if teacher is not None:
         overrides["distill.teacher"] = str(require_path("teacher", teacher, "a run of the task"))
     varied: dict[str, Sequence[object]] = dict(search.POOLING_GRID) if compare_poolings else {}
