@@ -125,7 +125,7 @@ def prepare_labels(study: Study, name: str, source: TextSource, tokenizer: str) 
     elif task.made is not None:
         parts, key = _with_key(_from_text(study, task, source, tokenizer), task)
     else:
-        parts, key = _read_once(task, None if study.data is None else Path(study.data), Path(study.root or "."))
+        parts, key = _read_files(study, task)
     most = max((amount for amount in task.amounts if amount is not None), default=0)
     if most > len(parts["train"]):
         raise UserError(
@@ -141,8 +141,19 @@ def prepare_labels(study: Study, name: str, source: TextSource, tokenizer: str) 
     return files
 
 
+def check_files(study: Study) -> None:
+    """Raise UserError where files of a task are missing or damaged, before anything is prepared or measured."""
+    for task in study.tasks.values():
+        if task.train is not None:
+            _read_files(study, task)
+
+
 Parts = dict[str, list[Record]]
 _READ: dict[str, tuple[Parts, str]] = {}  # files of this process: studies of one queue have tasks in common
+
+
+def _read_files(study: Study, task: Task) -> tuple[Parts, str]:
+    return _read_once(task, None if study.data is None else Path(study.data), Path(study.root or "."))
 
 
 def _read_once(task: Task, data: Path | None, root: Path) -> tuple[Parts, str]:

@@ -18,6 +18,7 @@ from etude.study.budget import (
     stretch_schedule,
 )
 from etude.study.executors import count_threads
+from etude.study.label_splits import check_files
 from etude.study.plan import Draft, Plan, Row, format_budget
 from etude.study.plan_cells import list_cells
 from etude.study.sections import FROZEN, MAJORITY, Localized
@@ -46,6 +47,7 @@ def make_plan(
     any_version: Cells that another version of the code or of torch has done, with the same settings, text and data, are
         done.
     """
+    check_files(study)
     machine = Machine(folder / "machine.json", device, report_only, count_threads(workers) if workers else None)
     if not dry:
         machine.save()
