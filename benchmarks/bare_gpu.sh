@@ -15,6 +15,7 @@
 #   bash benchmarks/bare_gpu.sh picks FOLDER WORK         pick, minilm: start picks of --mode MODE, PARALLEL at once
 #   bash benchmarks/bare_gpu.sh study FOLDER WORK NAME... text.1, text.2, tasks: prepare the text, start these studies
 #   bash benchmarks/bare_gpu.sh heads FOLDER WORK         after `study`: pre-train RECIPE on its corpus, look at its attention heads
+#   bash benchmarks/bare_gpu.sh learning FOLDER WORK      after `study`: the fast path and plain float32 on its corpus, past a bigram (same_learning.py)
 #   bash benchmarks/bare_gpu.sh twenty FOLDER WORK        text.1, text.2, tasks: start twenty_minutes.py, which needs the card alone (DECODER=1: of decoders)
 #   bash benchmarks/bare_gpu.sh trials FOLDER WORK NAME   text.1, text.2, tasks: start the trials of benchmarks/trials/NAME.yaml, WORKERS at once
 #   bash benchmarks/bare_gpu.sh wait WORK OUT SECONDS     wait, say how far all are, put results into OUT/results.tgz
@@ -186,6 +187,12 @@ heads() { # FOLDER: claim 23; the corpus is the one that the study has prepared
         cp $work/heads-run/README.md $work/heads/"
 }
 
+learning() { # FOLDER: the corpus is the one that the study has prepared
+    detach learning "$other_cores" bash -ec "
+        until [ -e $work/study-runs/corpus/manifest.json ]; do sleep 2; done
+        python benchmarks/same_learning.py $work/study-runs/corpus"
+}
+
 twenty() { # FOLDER: RECIPE is pre-trained and fine-tuned on eight tasks; what is not done when the time is up is left out
     unpack_text
     minutes_left > /dev/null
@@ -233,12 +240,12 @@ stop() { # NAME: under MPS a process that is killed makes all others lose the de
     echo "under way: $(running)"
 }
 
-known="pack, keep, begin, speed, tests, picks, study, heads, twenty, trials, wait or stop"
+known="pack, keep, begin, speed, tests, picks, study, heads, learning, twenty, trials, wait or stop"
 command=${1:-nothing}
 case $command in
 pack) names="DATA TEXT FOLDER" ;;
 speed | study | trials) names="FOLDER WORK NAME..." ;;
-keep | begin | tests | picks | heads | twenty) names="FOLDER WORK" ;;
+keep | begin | tests | picks | heads | learning | twenty) names="FOLDER WORK" ;;
 wait) names="WORK OUT SECONDS" ;;
 stop) names="WORK NAME" ;;
 *) echo "$known, not $command" >&2; exit 2 ;;
