@@ -52,6 +52,12 @@ def test_texts_records_and_tables_get_the_same_answers(folder: Path) -> None:
         model.predict("one text")
     with pytest.raises(UserError, match="no hidden states"):
         etude.fill(folder, "The [MASK] sat.")
+    for method in ("fill", "encode", "generate"):
+        with pytest.raises(UserError, match=f"is a baseline and has no hidden states, so it has no {method}: it can"):
+            getattr(model, method)
+        assert not hasattr(model, method)
+    with pytest.raises(UserError, match="did not learn from a graph"):
+        _ = model.vectors
 
 
 def test_evaluation_and_its_report(folder: Path, labelled: Path, tmp_path: Path) -> None:

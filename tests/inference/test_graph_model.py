@@ -96,6 +96,8 @@ def test_vectors_scores_and_answers_by_name(folder: Path) -> None:
     np.testing.assert_allclose(scores, [guess.score for guess in guesses], rtol=1e-4)
     heads = model.complete(None, "r1", "place 5", top=2)
     np.testing.assert_allclose(model.score([(heads[0].entity, "r1", "place 5")]), [heads[0].score], rtol=1e-4)
+    with pytest.raises(UserError, match="learnt from a graph and reads no text, so it has no fill"):
+        _ = model.fill
     with pytest.raises(UserError, match="no entity 'nowhere'"):
         model.vectors(["nowhere"])
     with pytest.raises(UserError, match="no relation 'r9'"):

@@ -82,7 +82,7 @@ def test_states_and_logits_are_the_models_own() -> None:
     assert model.states([]) == [] and model.states([[], ids[0]])[0].shape == (3, 0, 32)
 
 
-@pytest.mark.parametrize("pool", ["mean", "first", "last", "max"])
+@pytest.mark.parametrize("pool", ["mean", "start", "last", "max"])
 def test_vectors_are_pooled_states_of_the_framed_text(pool: Any) -> None:
     model = encoder()
     special = model.tokenizer.special
@@ -91,7 +91,7 @@ def test_vectors_are_pooled_states_of_the_framed_text(pool: Any) -> None:
         assert result.shape == (4, 32) and result.dtype == np.float32
         for text, vector in zip(WORDS, result, strict=True):
             states = model.states([[special.start, *model.tokenizer.encode(text).ids, special.separator]])[0][layer]  # type: ignore[list-item]
-            expected = {"mean": states.mean(0), "first": states[0], "last": states[-1], "max": states.max(0)}[pool]
+            expected = {"mean": states.mean(0), "start": states[0], "last": states[-1], "max": states.max(0)}[pool]
             np.testing.assert_allclose(vector, expected, rtol=1e-5, atol=1e-5)
     assert model.encode([]).shape == (0, 32)
 
@@ -164,10 +164,21 @@ def test_a_blank_is_filled_with_the_likeliest_tokens() -> None:
 
 
 def test_several_blanks_have_guesses_each() -> None:
-    first, second = favouring("cat").fill("the [MASK] and the [MASK]", top=3)
-    assert isinstance(first, list) and isinstance(second, list)
+    first, second = favouring("cat").fill_blanks("the [MASK] and the [MASK]", top=3)
     assert first[0].text == "the cat and the [MASK]" and second[0].text == "the [MASK] and the cat"
     assert len(first) == len(second) == 3
+    with pytest.raises(UserError, match="has 2 blanks, and fill guesses one: fill_blanks"):
+        favouring("cat").fill("the [MASK] and the [MASK]")
+
+
+def test_a_list_of_texts_has_a_list_of_guesses_each() -> None:
+    model = favouring("cat")
+    texts = ["the [MASK] sat", "a [MASK]"]
+    filled = model.fill(texts, top=2)
+    assert [[guess.text for guess in guesses] for guesses in filled] == [
+        [guess.text for guess in model.fill(text, top=2)] for text in texts
+    ]
+    assert model.fill(tuple(texts), 2) == filled and model.fill([]) == []
 
 
 @pytest.mark.parametrize(
@@ -273,9 +284,9 @@ def test_texts_come_from_any_iterable_and_a_table_is_none() -> None:
         for use in (masked.encode, causal.generate):
             with pytest.raises(UserError, match=r"a table is several columns: give one, as table\['text'\]"):
                 use(wrong)
-    for use, one in ((masked.fill, WORDS), (causal.perplexity, Path("text.txt"))):
+    for use, wrong in ((masked.fill_blanks, WORDS), (masked.fill, None), (causal.perplexity, Path("text.txt"))):
         with pytest.raises(UserError, match="takes one text, not"):
-            use(one)
+            use(wrong)
     with pytest.raises(UserError, match="layer='last': give the number of one"):
         masked.encode(WORDS, layer="last")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="Text 0 is None, not a text"):

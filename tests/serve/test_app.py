@@ -54,7 +54,7 @@ def test_answers_are_those_of_python(runs: ToyRuns) -> None:
     with serving(*(runs.open(name) for name in ("bert-toy", "gpt2-toy", "transformer-toy", "tuned"))) as server:
         model = etude.load(runs("bert-toy"))
         [filled] = post(server, "fill", input="the [MASK] sat [MASK]", top=2)
-        wanted: Any = model.fill("the [MASK] sat [MASK]", top=2)
+        wanted: Any = model.fill_blanks("the [MASK] sat [MASK]", top=2)
         assert [[guess["token"] for guess in row] for row in filled["blanks"]] == [
             [guess.token for guess in row] for row in wanted
         ]

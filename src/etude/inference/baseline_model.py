@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from etude.baselines.base import Baseline
 from etude.baselines.export import export_baseline
 from etude.baselines.registry import load
 from etude.errors import UserError
+from etude.inference.lacking import BASELINE_USE, LackingMethodError, LacksGraph, LacksText
 from etude.inference.predictor import Predictor
 from etude.tasks.base import Answer, Scoring, TaskKind
 from etude.tasks.data.examples import Examples
 
 
 @dataclass(frozen=True, repr=False)
-class BaselineModel(Predictor):
+class BaselineModel(Predictor, LacksText, LacksGraph):
     """A baseline, opened from its folder."""
 
     folder: Path
@@ -26,6 +27,11 @@ class BaselineModel(Predictor):
     @classmethod
     def open(cls, folder: str | Path) -> Self:
         return cls(Path(folder), load(folder))
+
+    def refuse(self, method: str) -> NoReturn:
+        raise LackingMethodError(
+            f"{self.folder} is a baseline and has no hidden states, so it has no {method}: {BASELINE_USE}."
+        )
 
     @property
     def kind(self) -> str:

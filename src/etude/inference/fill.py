@@ -10,7 +10,7 @@ import torch
 
 from etude.errors import UserError
 from etude.inference.base import InferenceModel, describe_use, gives_logits, spans
-from etude.inference.text_inputs import require_text
+from etude.inference.text_inputs import require_text, require_texts
 from etude.nn.states import States
 
 MASK = "[MASK]"  # how a blank is written, whatever the tokenizer's own symbol is
@@ -26,10 +26,22 @@ class Guess:
     text: str  # the whole text with the blank filled
 
 
-def fill(model: InferenceModel, text: str, top: int = 5) -> list[Guess] | list[list[Guess]]:
-    """Return the likeliest tokens for each [MASK]: a list of guesses, or a list of lists for several blanks."""
-    [guesses] = fill_texts(model, [require_text(text, "fill")], [top])
-    return guesses[0] if len(guesses) == 1 else guesses
+def fill(model: InferenceModel, texts: Sequence[str], top: int = 5) -> list[list[Guess]]:
+    """Return the likeliest tokens for the one [MASK] of each text; UserError where a text has several."""
+    listed = require_texts(texts, "fill")
+    filled = fill_texts(model, listed, [top] * len(listed))
+    for text, blanks in zip(listed, filled, strict=True):
+        if len(blanks) > 1:
+            raise UserError(
+                f"{text!r:.80} has {len(blanks)} blanks, and fill guesses one: fill_blanks gives a list for each."
+            )
+    return [guesses for [guesses] in filled]
+
+
+def fill_blanks(model: InferenceModel, text: str, top: int = 5) -> list[list[Guess]]:
+    """Return the likeliest tokens for each [MASK] of a text: one list a blank."""
+    [guesses] = fill_texts(model, [require_text(text, "fill_blanks")], [top])
+    return guesses
 
 
 def fill_texts(model: InferenceModel, texts: Sequence[str], tops: Sequence[int]) -> list[list[list[Guess]]]:

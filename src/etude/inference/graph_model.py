@@ -13,10 +13,11 @@ ranks of one triple are drawn together.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ from etude.graph.graph_split import GraphSplit
 from etude.graph.known_answers import KnownAnswers
 from etude.graph.readers.formats import read_names
 from etude.hub.run_weights import load_learner
+from etude.inference.lacking import LackingMethodError, LacksText
 from etude.models.base import require
 from etude.models.graph_embedding import GraphEmbedding
 from etude.objectives.parts.link_ranks import rank_answers
@@ -48,9 +50,9 @@ class LinkGuess:
     score: float
 
 
-@dataclass(frozen=True)
-class LinkReport:
-    """The ranks of both answers of each triple."""
+@dataclass(frozen=True, eq=False)
+class LinkReport(Mapping[str, Score]):
+    """The scores of some triples by name, as `evaluate` gives them, and the ranks of both answers of each triple."""
 
     triples: np.ndarray  # (T, 3)
     head_ranks: np.ndarray  # (T,) float64: of the true head, given relation and tail
@@ -66,6 +68,15 @@ class LinkReport:
         return both | {
             f"{side} {name}": score for side, ranks in sides.items() for name, score in summarize(ranks).items()
         }
+
+    def __getitem__(self, name: str) -> Score:
+        return self.scores[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.scores)
+
+    def __len__(self) -> int:
+        return len(self.scores)
 
     def relation_scores(self) -> dict[str, Score]:
         """MRR and hits@10 of each relation that has a triple, the most frequent first."""
@@ -104,7 +115,7 @@ def summarize(sides: Sequence[np.ndarray]) -> dict[str, Score]:
     return {name: bootstrap_mean(value.mean(0)) for name, value in values.items()}
 
 
-class GraphModel:
+class GraphModel(LacksText):
     """Vectors of a graph's entities and relations with their score, opened from a run."""
 
     def __init__(self, run: Run, device: str | None = None) -> None:
@@ -113,6 +124,16 @@ class GraphModel:
         model, _, _ = load_learner(run)
         self.model = require(model, GraphEmbedding, f"{run.folder} holds no embeddings of a graph.").to(self.device)
         self.model.eval()
+
+    def refuse(self, method: str) -> NoReturn:
+        raise LackingMethodError(
+            f"{self.run.folder} learnt from a graph and reads no text, so it has no {method}: its vectors, score, "
+            "complete and evaluate are for entities by name."
+        )
+
+    @property
+    def predict(self) -> NoReturn:
+        self.refuse("predict")
 
     @cached_property
     def _entity_numbers(self) -> dict[str, int]:

@@ -17,6 +17,7 @@ from etude.inference import perplexity as perplexities
 from etude.inference.base import InferenceModel
 from etude.inference.fill import Guess
 from etude.inference.generation import Continuation, Overflow, Rule, Sampling
+from etude.inference.lacking import BASELINE_USE, LacksGraph
 from etude.inference.opening import Dtype, open_model
 from etude.inference.predictor import Inputs
 from etude.inference.task_model import TaskModel
@@ -31,7 +32,7 @@ from etude.tasks.translate.search import Convention
 from etude.text.corpus.corpus import Corpus
 
 
-class LoadedModel(InferenceModel):
+class LoadedModel(InferenceModel, LacksGraph):
     """A trained model for inference: hidden states, logits, fill-mask, generation, perplexity."""
 
     folder: Path | None = None  # of a fine-tuned run
@@ -58,9 +59,21 @@ class LoadedModel(InferenceModel):
             ("not trained", ", ".join(sorted(self.untrained))),
         ]
 
-    def fill(self, text: str, top: int = 5) -> list[Guess] | list[list[Guess]]:
-        """Return the likeliest tokens for each [MASK]: a list of guesses, or a list of lists for several blanks."""
-        return fill_mask.fill(self, text, top)
+    @overload
+    def fill(self, text: str, top: int = 5) -> list[Guess]: ...
+
+    @overload
+    def fill(self, text: list[str] | tuple[str, ...], top: int = 5) -> list[list[Guess]]: ...
+
+    def fill(self, text: str | list[str] | tuple[str, ...], top: int = 5) -> list[Guess] | list[list[Guess]]:
+        """Return the likeliest tokens for the [MASK] of a text, best first; of several texts, one list each."""
+        if isinstance(text, (list, tuple)):
+            return fill_mask.fill(self, text, top)
+        return fill_mask.fill(self, [require_text(text, "fill")], top)[0]
+
+    def fill_blanks(self, text: str, top: int = 5) -> list[list[Guess]]:
+        """Return the likeliest tokens for each [MASK] of a text that may have several: one list a blank."""
+        return fill_mask.fill_blanks(self, text, top)
 
     def generate(
         self,
@@ -183,7 +196,7 @@ class LoadedModel(InferenceModel):
 def load(source: str | Path, device: str | None = None, dtype: Dtype | None = None) -> LoadedModel:
     """Open a run (finished, or its last checkpoint), a folder of transformers, or an id on the hub."""
     if is_baseline(source):
-        raise UserError(f"{source} is a baseline and has no hidden states: it can predict, evaluate, export and serve.")
+        raise UserError(f"{source} is a baseline and has no hidden states: {BASELINE_USE}.")
     loaded = open_model(source, LoadedModel, device, dtype)
     if (Path(source) / TASK).is_file():
         loaded.folder = Path(source)

@@ -81,8 +81,13 @@ class Rows(Protocol[RowT_co]):
     `mean_tokens`: what one holds on average (see `mean_tokens_of`).
     """
 
-    shuffle: bool
-    row_tokens: int | None  # tokens of every row; None where rows are labelled examples of their own length
+    @property
+    def shuffle(self) -> bool:
+        """Whether each epoch has an order of its own."""
+
+    @property
+    def row_tokens(self) -> int | None:
+        """Tokens of every row; None where rows are labelled examples of their own length."""
 
     def __len__(self) -> int: ...
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from etude.errors import UserError, explain_no_file, quote_path
 from etude.text.line_ends import split_returns
 from etude.verbs.limits import refuse_given, require_device, require_folder_of
+from etude.verbs.opened import open_language_model
 from etude.verbs.paths import require_path
 from etude.verbs.random_state import keeps_random_state
 from etude.verbs.text_sources import explain_encoding, read_source
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
     from etude.inference.generation import Continuation
     from etude.inference.graph_model import GraphModel
     from etude.inference.model import LoadedModel
-    from etude.inference.opening import Dtype
     from etude.inference.perplexity import Perplexity
     from etude.inference.predictor import Predictor
     from etude.inference.translation import Translation
     from etude.runs.run import Run
     from etude.tasks.bootstrap import Score
     from etude.text.corpus.corpus import Corpus
+    from etude.verbs.opened import OpenedModel
 
 
 @keeps_random_state
@@ -64,15 +65,6 @@ def load(
     return BaselineModel.open(source) if is_baseline(source) else model.load(source, device, dtype)
 
 
-def _open_model(run: str | Path | Run | LoadedModel, device: str | None, dtype: Dtype | None = None) -> LoadedModel:
-    from etude.inference import model
-
-    require_device(device)
-    if isinstance(run, model.LoadedModel):
-        return run
-    return model.load(require_path("run", run, "a run or a folder of transformers"), device, dtype)
-
-
 def _require_lines(path: Path | None, verb: str) -> None:
     """Refuse a path that is no file; a text in its place, as `fill` and `generate` take, is told the way it goes."""
     if path is not None and not path.is_file():
@@ -80,7 +72,7 @@ def _require_lines(path: Path | None, verb: str) -> None:
         raise UserError(explain_no_file(path), advice)
 
 
-def _open_task(run: str | Path | Run | Predictor | LoadedModel) -> Predictor:
+def _open_task(run: str | Path | Run | Predictor | OpenedModel) -> Predictor:
     from etude.baselines.base import is_baseline
     from etude.inference.baseline_model import BaselineModel
     from etude.inference.predictor import Predictor
@@ -89,17 +81,20 @@ def _open_task(run: str | Path | Run | Predictor | LoadedModel) -> Predictor:
     if isinstance(run, Predictor):
         return run
     if not isinstance(run, (str, os.PathLike)):  # a baseline in a file is opened without torch
+        from etude.inference.graph_model import GraphModel
         from etude.inference.model import LoadedModel
 
         if isinstance(run, LoadedModel):
             return run.task_model
+        if isinstance(run, GraphModel):
+            run.refuse("task")
     run = require_path("run", run, "a fine-tuned run")
     return BaselineModel.open(run) if is_baseline(run) else TaskModel.open(run)
 
 
 @keeps_random_state
 def evaluate(
-    run: str | Path | Run | Predictor | LoadedModel,
+    run: str | Path | Run | Predictor | OpenedModel,
     file: str | Path | None = None,
     *,
     columns: Mapping[str, str] | None = None,
@@ -188,7 +183,7 @@ def _evaluate_translation(
     from etude.tasks.example_filter import warn_bad
 
     examples = read_pairs(file, Run.open(run).pairs, columns, skip_bad)
-    model = _open_model(run, None)
+    model = open_language_model(run, "evaluate", None)
     examples = admit_sources(model, examples, skip_bad)
     warn_bad(examples)
     outcome = evaluate_translation(model, examples)
@@ -199,7 +194,7 @@ def _evaluate_translation(
 
 @keeps_random_state
 def predict(
-    run: str | Path | Run | Predictor | LoadedModel,
+    run: str | Path | Run | Predictor | OpenedModel,
     file: str | Path | None = None,
     *,
     columns: Mapping[str, str] | None = None,
@@ -279,7 +274,7 @@ def features(
 
 @keeps_random_state
 def generate(
-    run: str | Path | Run | LoadedModel,
+    run: str | Path | Run | OpenedModel,
     prompts: str | Sequence[str] = (),
     *,
     tokens: int = 40,
@@ -337,7 +332,7 @@ def generate(
             },
             "applies to sampling, and --beams searches for the likeliest text: leave one of them out.",
         )  # fmt: skip
-    model = _open_model(run, device, dtype)
+    model = open_language_model(run, "generate", device, dtype)
     texts = [prompts] if isinstance(prompts, str) else require_texts(prompts, "generate") or [""]
     if beams is not None:
         return [model.search(text, tokens, beams=beams, penalty=penalty, stop=stop)[0] for text in texts]
@@ -359,7 +354,7 @@ LINES = 1024  # translated at a time: enough to sort by length, few enough to se
 
 @keeps_random_state
 def translate(
-    run: str | Path | Run | LoadedModel,
+    run: str | Path | Run | OpenedModel,
     file: str | Path | None = None,
     *,
     beams: int = 4,
@@ -399,7 +394,7 @@ def translate(
         )
     path = None if file is None else Path(require_path("file", file))
     _require_lines(path, "translate")
-    model = _open_model(run, device, dtype)
+    model = open_language_model(run, "translate", device, dtype)
     source: str | int = sys.stdin.fileno() if path is None else str(path)
     done = 0
     with open(source, encoding="utf-8-sig", newline="\n", closefd=path is not None) as lines:  # no byte order mark
@@ -418,7 +413,7 @@ def translate(
 
 @keeps_random_state
 def fill(
-    run: str | Path | Run | LoadedModel, text: str, *, top: int = 5, device: str | None = None
+    run: str | Path | Run | OpenedModel, text: str, *, top: int = 5, device: str | None = None
 ) -> list[list[Guess]]:
     """Fill the blanks of a text with a masked model.
 
@@ -428,12 +423,12 @@ def fill(
         top: Number of guesses for each blank.
         device: Where to compute: cpu, cuda or cuda:N; a GPU where there is one, unless given.
     """
-    return _open_model(run, device).fill_blanks(text, top)
+    return open_language_model(run, "fill", device).fill_blanks(text, top)
 
 
 @keeps_random_state
 def perplexity(
-    run: str | Path | Run | LoadedModel,
+    run: str | Path | Run | OpenedModel,
     text: str | Path | Corpus,
     *,
     stride: int | None = None,
@@ -459,7 +454,7 @@ def perplexity(
         source = read_source(require_path("text", text, "a text file or a corpus"), part)
     if isinstance(source, str):
         refuse_given({"part": (part, "valid")}, f"applies to a corpus, and {text} is a text: leave it out.")
-    model = _open_model(run, device)
+    model = open_language_model(run, "perplexity", device)
     if model.model.causal:
         return measure(model, source, stride)
     if model.objective.predicts_next:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from etude.errors import UserError
 from etude.verbs.limits import require_at_least, require_device
+from etude.verbs.opened import open_language_model
 from etude.verbs.paths import require_corpus, require_path, require_recipe
 from etude.verbs.random_state import keeps_random_state
 
 if TYPE_CHECKING:
     from etude.graph.graph import Graph
-    from etude.inference.model import LoadedModel
     from etude.inference.task_model import TaskModel
     from etude.pretraining.training_batch import TrainingBatch
     from etude.recipes.schema import Recipe
     from etude.runs.run import Run
     from etude.text.corpus.corpus import Corpus
+    from etude.verbs.opened import OpenedModel
     from etude.view.attention import Attention
     from etude.view.coverage import Coverage
     from etude.view.heads import HeadReport
@@ -27,13 +29,13 @@ if TYPE_CHECKING:
     from etude.view.paths import PathExplanation
     from etude.view.word_scores import Analogies, Similarity
 
-MODEL, TASK_RUN = "a run or a folder of transformers", "a fine-tuned run"
+TASK_RUN = "a fine-tuned run"
 VECTORS = "a run of word vectors, or a file of them"
 
 
 @keeps_random_state
 def attention(
-    run: str | Path | Run | LoadedModel,
+    run: str | Path | Run | OpenedModel,
     text: str,
     *,
     second: str | None = None,
@@ -53,24 +55,23 @@ def attention(
     """
     page_file = _check_page(out, "maps are")
     require_device(device)
-    from etude.inference.model import LoadedModel, load
     from etude.view.alignment import compute_maps
 
-    model = run if isinstance(run, LoadedModel) else load(require_path("run", run, MODEL), device)
+    model = open_language_model(run, "attention", device)
     result = compute_maps(model, text, second)
     if page_file is not None:
         from etude.train.checkpoint import write_text
         from etude.view.attention_page import render_page
 
         title = text if second is None else f"{text} ⏐ {second}"
-        name = "" if isinstance(run, LoadedModel) else Path(run).name
+        name = Path(run).name if isinstance(run, (str, os.PathLike)) else ""
         write_text(page_file, render_page(result, title, name, layer))
     return result
 
 
 @keeps_random_state
 def heads(
-    run: str | Path | Run | LoadedModel,
+    run: str | Path | Run | OpenedModel,
     treebank: str | Path,
     *,
     sentences: int = 500,
@@ -95,17 +96,16 @@ def heads(
     require_at_least("pruning", pruning, 0)
     page_file = _check_page(out, "heads are")
     require_device(device)
-    from etude.inference.model import LoadedModel, load
     from etude.view.heads import measure_heads, read_sentences
 
     trees = read_sentences(Path(require_path("treebank", treebank, "a treebank")), sentences)
-    model = run if isinstance(run, LoadedModel) else load(require_path("run", run, MODEL), device)
+    model = open_language_model(run, "attention heads", device)
     result = measure_heads(model, trees, min_arcs=least, pruning_texts=pruning)
     if page_file is not None:
         from etude.train.checkpoint import write_text
         from etude.view.heads_page import render_heads_page
 
-        name = "" if isinstance(run, LoadedModel) else Path(run).name
+        name = Path(run).name if isinstance(run, (str, os.PathLike)) else ""
         write_text(page_file, render_heads_page(result, name, Path(treebank).name))
     return result
 

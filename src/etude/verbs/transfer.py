@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from etude.errors import UserError
 from etude.verbs.limits import require_at_least, require_device, require_folder_of
+from etude.verbs.opened import PRETRAINED, open_language_model
 from etude.verbs.paths import require_path
 from etude.verbs.random_state import keeps_random_state
 
 if TYPE_CHECKING:
-    from etude.inference.model import LoadedModel
     from etude.runs.run import Run
     from etude.transfer.prompt import PromptResult
+    from etude.verbs.opened import OpenedModel
     from etude.verbs.task_run import SuiteRun, TaskRun
 
-PRETRAINED = "a run or a folder of transformers"
 EXAMPLES = "a file of examples"
 
 
@@ -168,7 +168,7 @@ class AugmentCounts(NamedTuple):
 
 @keeps_random_state
 def augment(
-    run: str | Path | Run | LoadedModel,
+    run: str | Path | Run | OpenedModel,
     file: str | Path,
     *,
     out: str | Path,
@@ -204,14 +204,13 @@ def augment(
     require_folder_of(out, "examples")
     require_device(device)
     from etude.hub.vector_runs import open_vectors
-    from etude.inference.model import LoadedModel, load
     from etude.recipes.datasets import resolve_dataset
     from etude.transfer import augment as augmentation
 
     rules = augmentation.AugmentSettings(copies, rate, candidates, seed)
     word_vectors = None if vectors is None else open_vectors(vectors)
     counts = augmentation.augment(
-        run if isinstance(run, LoadedModel) else load(require_path("run", run, PRETRAINED), device),
+        open_language_model(run, "augment", device),
         file,
         out,
         task=resolve_dataset(task, ())[0],
@@ -225,7 +224,7 @@ def augment(
 
 @keeps_random_state
 def prompt(
-    run: str | Path | Run | LoadedModel,
+    run: str | Path | Run | OpenedModel,
     file: str | Path,
     *,
     shots: int | Sequence[int] = (0, 1, 4, 16),
@@ -265,11 +264,9 @@ def prompt(
     from etude.train.checkpoint import write_text
     from etude.transfer import prompt as prompting
 
-    if not isinstance(run, LoadedModel):
-        run = require_path("run", run, PRETRAINED)
-
+    source = run if isinstance(run, LoadedModel) else require_path("run", run, PRETRAINED)
     result = prompting.prompt(
-        run, file, shots, train=train, test=test, seed=seed, limit=limit, skip_bad=skip_bad, device=device,
+        source, file, shots, train=train, test=test, seed=seed, limit=limit, skip_bad=skip_bad, device=device,
         on_progress=on_progress,
     )  # fmt: skip
     if predictions is not None:

@@ -36,7 +36,7 @@ class Stretches:
 
     def __init__(self, corpus: Corpus, row_tokens: int) -> None:
         self.corpus, self.size = corpus, row_tokens
-        self.row_tokens: int | None = row_tokens
+        self.row_tokens = row_tokens
 
     def __len__(self) -> int:
         return max(1, self.corpus.total // self.size)
