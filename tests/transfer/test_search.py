@@ -24,6 +24,7 @@ from etude.runs.task_plan import Plan
 from etude.train.loop import Loop
 from etude.transfer import search as trials
 from etude.transfer.suite import REQUEST
+from etude.verbs.task_run import TaskRun
 
 Bases = Callable[[str], Path]
 Files = tuple[Path, Path]
@@ -69,6 +70,12 @@ def test_the_rate_is_chosen_on_dev(base: Bases, reviews: Files, tmp_path: Path, 
     assert Plan.read(out).scores["accuracy"]["value"] == max(scores)
     assert TaskModel.open(out).evaluate(reviews[1])["accuracy"].value == max(scores)
     assert [file.parent.name for file in out.rglob("model.safetensors")] == ["x"], "only the winner keeps its weights"
+    tuned = TaskRun(out)
+    assert [(trial.settings["train.lr"], trial.seed, trial.score) for trial in tuned.trials] == [
+        (trial["settings"]["train.lr"], trial["seed"], trial["score"]) for trial in result["trials"]
+    ]
+    assert (tuned.mean, tuned.deviation) == (result["mean"], result["deviation"])
+    assert f"{tuned.mean:.4f} ± {tuned.deviation:.4f}" in tuned._repr_html_()
     rows = trials.format_table(out).splitlines()
     assert rows[0].startswith("accuracy on dev, mean ± deviation of 2 seeds") and len(rows) == 3
     assert rows[1].startswith("lr 1e-09") and " ± " in rows[1] and "*" not in rows[1] and " *" in rows[2]
@@ -88,6 +95,11 @@ def test_a_rate_that_diverges_has_lost(
     result = json.loads((out / "trials.json").read_text(encoding="utf-8"))
     assert result["chosen"]["settings"] == {"train.lr": 1e-3} and TaskModel.open(out).plan.train.lr == 1e-3
     [lost] = result["diverged"]
+    won, failed = TaskRun(out).trials
+    assert (failed.score, failed.error) == (None, lost["error"]) and TaskRun(out).deviation is None
+    assert TaskRun(out).mean == won.score
+    single = TaskRun(out / "trials" / result["chosen"]["trial"])
+    assert single.trials == [] and single.mean is single.deviation is single.search is None
     assert lost["settings"] == {"train.lr": 1e30} and "not finite" in lost["error"]
     assert "lr-1e+30-seed-0 has lost" in caplog.text
     first, second = trials.format_table(out).splitlines()[1:]

@@ -13,6 +13,7 @@ from etude.notebook import render_card, render_facts
 from etude.runs.run import Run
 from etude.runs.task_plan import Plan
 from etude.tasks.bootstrap import Score
+from etude.transfer.trials import SearchResult, Trial, read_result
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,36 @@ class TaskRun(Run):
 
     @property
     def scores(self) -> dict[str, dict[str, Any]]:
-        """Official scores on dev, with intervals; none where there was no dev file."""
+        """Official scores on dev, with intervals; of several seeds those of the best one. None without a dev file."""
         return Plan.read(self.folder).scores
+
+    @cached_property
+    def search(self) -> SearchResult | None:
+        """The trials of several seeds or values, with mean and deviation of the best setting; None of a single run."""
+        return read_result(self.folder)
+
+    @property
+    def trials(self) -> list[Trial]:
+        """Each trial with its settings, its seed and its official score on dev; none of a single run."""
+        return [] if self.search is None else self.search.trials
+
+    @property
+    def mean(self) -> float | None:
+        """The official score on dev, the mean over the seeds of the best setting; None of a single run."""
+        return None if self.search is None else self.search.mean
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation over those seeds; None where there was one."""
+        return None if self.search is None else self.search.deviation
 
     def _repr_html_(self) -> str:
         """The run in a notebook: the task, its scores on dev, its loss."""
         plan = Plan.read(self.folder)
         scores = [(name, str(Score(**score))) for name, score in plan.scores.items()]
         facts = [*self.describe(), ("task", plan.kind), ("learnt from", plan.examples.path)]
+        if self.search is not None and self.deviation is not None:
+            facts.append((f"{self.search.score}, all seeds", f"{self.mean:.4f} ± {self.deviation:.4f}"))
         return render_card(str(self.folder), render_facts(facts), render_facts(scores), self.render_loss())
 
     def predict(self, inputs: Inputs) -> list[dict[str, Any]]:
