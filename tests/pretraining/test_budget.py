@@ -14,8 +14,10 @@ from etude.pretraining import budget
 from etude.pretraining.setup import resolve_recipe
 from etude.pretraining.trial import Speed, measure_speed
 from etude.recipes.learner import build_learner
+from etude.recipes.schema import Recipe
 from etude.text.corpus.corpus import Corpus
 from etude.text.prepare.prepare import prepare
+from etude.train.loop import Loop
 from etude.train.parallel import Ranks
 from etude.world import World
 from tests.objectives.small_corpus import tokenizer
@@ -64,6 +66,70 @@ def test_what_is_not_counted_is_tried(corpus: Corpus, monkeypatch: pytest.Monkey
     monkeypatch.setattr(budget, "measure_speed", lambda *_, **__: speed)
     assert steps(corpus, flops=5e4 * 2560) == 10
     assert steps(corpus, minutes=1) == 60_000 // 256
+
+
+def test_a_budget_without_time_for_a_step_is_refused(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run took one step all the same, and many times its minutes."""
+    speed = Speed(1000.0, 0.256, 5e4, 32, 32.0, 100, 6.0, 0.1, 0.0)
+    monkeypatch.setattr(budget, "measure_speed", lambda *_, **__: speed)
+    with pytest.raises(
+        UserError, match=r"One step of 256 tokens takes about 0\.26 s here, longer than train\.minutes=0\.004"
+    ):
+        steps(corpus, minutes=0.004)
+    assert steps(corpus, minutes=0.02) == 4
+    assert "train.minutes=0.02 is enough for 4 steps of 256 tokens, in which nothing is learnt" in caplog.text
+    caplog.clear()
+    assert steps(corpus, minutes=1) == 60_000 // 256 and not caplog.text
+
+
+def test_a_recipe_for_a_cpu_is_named_where_there_is_one() -> None:
+    recipe = Recipe.load("encoder-5min", {"train.minutes": 0.5})
+    speed = Speed(1000.0, 65.5, 5e4, 128, 128.0, 100, 6.0, 0.1, 0.0)
+    told = budget.find_short_budget(recipe, speed, 1, torch.device("cpu")) or ""
+    assert told.startswith("One step of 65,536 tokens takes about 66 s here") and "encoder-5min-cpu" in told
+    assert "-cpu" not in (budget.find_short_budget(recipe, speed, 1, torch.device("cuda")) or "-cpu")
+    assert budget.find_short_budget(recipe, speed, budget.FEW_STEPS, torch.device("cpu")) is None
+
+
+@pytest.mark.parametrize(("minutes", "trials"), [(0.5, [1024]), (60, [1024, 8192])])
+def test_steps_that_are_long_beside_the_budget_are_not_tried(
+    minutes: float, trials: list[int], corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of half a minute, 73 seconds went into measuring. The optimiser takes as long for a step of few tokens."""
+    tried: list[int] = []
+
+    def measure(recipe: Recipe, *_: object, limit: float, **__: object) -> Speed:
+        tried.append(recipe.train.batch_tokens)
+        assert limit == pytest.approx(6 * minutes)
+        size = recipe.train.batch_tokens
+        seconds = 2.0 + size / 1024
+        return Speed(size / seconds, seconds, 5e4, 32, 32.0, 100, 6.0, 0.1, 0.0, update_seconds=2.0)
+
+    monkeypatch.setattr(budget, "measure_speed", measure)
+    recipe = resolve_recipe("gpt2-toy", corpus, SMALL | {"train.minutes": minutes, "train.batch_tokens": 8192})
+    _, objective = build_learner(recipe, corpus.tokenizer)
+    fixed = budget.fix_budget(recipe, corpus, objective, torch.device("cpu"), Ranks())
+    assert tried == trials and fixed.train.steps == minutes * 60 // 10
+
+
+def test_a_trial_ends_at_its_limit(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    advanced: list[int] = []
+    advance = Loop.advance
+
+    def count(self: Loop, step: Any) -> None:
+        advance(self, step)
+        advanced.append(step.number)
+
+    monkeypatch.setattr(Loop, "advance", count)
+    recipe = resolve_recipe("gpt2-toy", corpus, SMALL | {"train.minutes": 1})
+    speed = measure_speed(recipe, corpus, torch.device("cpu"), seconds=60.0, limit=0.0)
+    assert advanced == [0] and speed.tokens_per_second * speed.seconds_per_step == pytest.approx(256)
+    assert 0 < speed.update_seconds < speed.seconds_per_step
+    longer = speed.with_step(512)
+    assert longer.seconds_per_step == pytest.approx(2 * speed.seconds_per_step - speed.update_seconds)
+    assert longer.tokens_per_second == pytest.approx(512 / longer.seconds_per_step)
 
 
 @pytest.mark.parametrize(

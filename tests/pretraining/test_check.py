@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from etude.errors import UserError
+from etude.pretraining import check as checking
 from etude.pretraining.check import check, find_text_problems
+from etude.pretraining.trial import Speed
 from etude.recipes.schema import Recipe
 from etude.text.corpus.manifest import Report
 from etude.text.prepare.prepare import prepare
@@ -102,6 +104,20 @@ def test_a_share_to_hold_out_is_one_that_holds_something(tmp_path: Path) -> None
     assert "There is no held-out part, so no evaluation: prepare with --valid 0.25." in problems
 
 
+def test_a_budget_without_time_for_a_step_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It said "No problems found" and steps of 11 minutes, most of which was the optimiser's for many small steps."""
+    (tmp_path / "text.txt").write_text("".join(f"{s.strip()} The dog too.\n\n" for s in SENTENCES), encoding="utf-8")
+    corpus = prepare(str(tmp_path / "text.txt"), tmp_path / "corpus", tokenizer="wordpiece:100", valid=0.2, workers=0)
+    speed = Speed(512.0, 2.0, 1e6, 256, 256.0, 9, 4.0, 0.0, 0.0, update_seconds=1.0)  # of a trial of 1,024 tokens
+    monkeypatch.setattr(checking, "measure_speed", lambda *_, **__: speed)
+    changes = {"train.minutes": 0.5, "train.batch_tokens": 65_536, "train.device": "cpu"}
+    checked = check(Recipe.load("bert-toy"), corpus, changes)
+    assert checked.steps == 1 and checked.seconds == pytest.approx(65)
+    assert checked.problems[0].startswith("One step of 65,536 tokens takes about 65 s here, longer than")
+    short = check(Recipe.load("bert-toy"), corpus, changes | {"train.minutes": 60})
+    assert not any("train.minutes" in problem for problem in short.problems)
+
+
 def test_unknown_tokens_are_a_problem(tmp_path: Path) -> None:
     report = report_of(tmp_path, "".join(SENTENCES))
     report["unknown_share"] = 0.03
@@ -123,7 +139,7 @@ from etude.train import memory
 
 calls, estimate = [], memory.estimate
 memory.estimate = lambda *given, **named: calls.append(named["length"]) or estimate(*given, **named)
-checking.measure_speed = lambda *_: Speed(1e3, 0.1, 1e6, 128, 100.0, 9, 4.0, 0.0, 0.0)
+checking.measure_speed = lambda *_, **__: Speed(1e3, 0.1, 1e6, 128, 100.0, 9, 4.0, 0.0, 0.0)
 result = checking.check(Recipe.load("bert-toy"), sys.argv[1])
 assert len(calls) == 1 and calls[0] > 1, calls
 assert result.needs.activations > 0 and result.needs.parameters == 4 * result.parameters

@@ -13,10 +13,11 @@ from etude.errors import UserError
 from etude.graph.graph import Graph
 from etude.models.base import Model
 from etude.objectives.base import PretrainingObjective, Rows
+from etude.pretraining.budget import find_short_budget, trial_limit
 from etude.pretraining.first_weights import FirstWeights
 from etude.pretraining.loop import build_rows, check_held_out
 from etude.pretraining.setup import load_recipe, resolve_recipe
-from etude.pretraining.trial import Speed, measure_speed, shorten_steps
+from etude.pretraining.trial import Speed, measure_speed, shorten_steps, step_tokens
 from etude.recipes.document import Overrides
 from etude.recipes.learner import build_learner
 from etude.recipes.model_memory import shapes_only
@@ -73,13 +74,17 @@ def check(
         )
     rows = build_rows(resolved, corpus, objective)
     check_held_out(resolved, corpus, objective)
-    speed = measure_speed(shorten_steps(resolved, device, rows.row_tokens), corpus, device)
+    trial = shorten_steps(resolved, device, rows.row_tokens)
+    speed = measure_speed(trial, corpus, device, limit=trial_limit(settings, device))
+    if trial is not resolved:
+        speed = speed.with_step(step_tokens(resolved, speed))
     steps = schedule.total_steps(
         settings, speed.row_tokens, speed.flops_per_token, tokens_per_second=speed.tokens_per_second,
         epoch_rows=len(rows), mean_tokens=speed.mean_tokens,
     )  # fmt: skip
     rows_read = schedule.rows_before(settings, rows.row_tokens or 1, steps)
     tokens = round(rows_read * speed.mean_tokens)
+    short = find_short_budget(resolved, speed, steps, device)
     return Check(
         recipe=resolved,
         parameters=sum(parameter.numel() for _, parameter in learnt),
@@ -94,7 +99,11 @@ def check(
         if isinstance(corpus, Corpus) and objective.token_loss is not None
         else None,
         token_loss=objective.token_loss,
-        problems=objective.find_problems(corpus) + find_problems(resolved, corpus, steps, rows_read / len(rows), speed),
+        problems=[
+            *([short] if short is not None else []),
+            *objective.find_problems(corpus),
+            *find_problems(resolved, corpus, steps, rows_read / len(rows), speed),
+        ],
     )
 
 
