@@ -38,7 +38,7 @@ class Plateau:
             return None
         self.is_told = True
         return (
-            f"After {step:,} of {total:,} steps the loss is {level:.2f} nats a token, and knowing only how often "
+            f"After {step:,} of {total:,} steps the loss is {loss:.2f} nats a token, and knowing only how often "
             f"each token occurs gives {self.entropy:.2f}: the model makes no use of context. If it does not fall, try "
             f"another train.lr (it is {settings.lr:g}), a longer train.warmup or more steps; 'etude check' looks for "
             "problems of the text."
