@@ -231,6 +231,12 @@ class Predictor(ABC):
             if error is not None and not skip_bad:
                 raise error
 
+    def check_lines(self, lines: Iterable[str], source: str = "input") -> None:
+        """Raise UserError at the first line that `stream` would refuse as it reads it: before anything is answered."""
+        parser = _Parser(self)
+        for number, line in enumerate(lines, 1):
+            parser.parse_line(line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line, f"{source}:{number}")
+
     @property
     def inputs(self) -> dict[str, str]:
         """The parts of a plain line by role, with their columns; empty where a line must be JSON."""
@@ -252,6 +258,10 @@ class _Parser:
     def parse_line(self, line: str, where: str) -> Any:
         """Return the example of a line: plain, or a JSON object."""
         line = line.removesuffix("\n").removesuffix("\r")
+        if not line.strip():
+            raise UserError(
+                f"{where}: this line is empty. Take it out.", 'With --skip-bad its answer is {"error": ...}.'
+            )
         if not line.lstrip().startswith("{"):
             return self.parse(self.split(line, where), where)
         record = json_record(line, where)

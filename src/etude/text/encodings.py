@@ -25,19 +25,26 @@ NO_TEXT = ("idna", "punycode", "unicode_escape", "raw_unicode_escape")  # codecs
 UTF8 = ("utf-8", "utf8", "utf_8", "utf-8-sig")
 
 
-def suggest_encoding(path: str | Path, is_labelled: bool = False) -> str:
-    """Return a hint such as " It reads as CP949 ...", or "" where nothing fits; labels are read in UTF-8 alone."""
+def suggest_encoding(path: str | Path, is_labelled: bool = False, has_option: bool = False) -> str:
+    """Return a hint such as " It reads as CP949 ...".
+
+    Where nothing fits it is "", or for a labelled file what can be done all the same. `has_option`: whether the verb
+    that reads such a file takes --encoding.
+    """
     try:
         status = Path(path).stat()
         name = _guess_of_file(str(path), status.st_size, status.st_mtime_ns)
     except (OSError, ValueError):
-        return ""
+        name = ""
     if not name:
-        return ""
+        other = " Name its encoding, as in --encoding cp1252, or save it as UTF-8." if has_option else " Convert it."
+        return other if is_labelled else ""
     convert = f"iconv -f {name} -t UTF-8 {shlex.quote(str(path))} > converted{Path(path).suffix}"
     kind = f" It reads as {NAMES.get(name, name)}: "
+    if has_option:
+        return f'{kind}name that, --encoding {name.lower()}, or save it as UTF-8 ("CSV UTF-8" in a spreadsheet).'
     if is_labelled:
-        return f"{kind}'{convert}' converts it to UTF-8."
+        return f"{kind}save it as UTF-8 (\"CSV UTF-8\" in a spreadsheet), or '{convert}' converts it."
     return f"{kind}etude prepare reads it with --encoding {name.lower()}, and '{convert}' converts it to UTF-8."
 
 

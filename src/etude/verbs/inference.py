@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from etude.errors import UserError, explain_no_file, quote_path
+from etude.errors import UserError, quote_path
 from etude.text.line_ends import split_returns
+from etude.verbs.columns import check_roles, name_columns
+from etude.verbs.input_lines import explain_decoding, input_path, open_lines, refuse_empty, require_lines
 from etude.verbs.limits import refuse_given, require_device, require_folder_of
-from etude.verbs.opened import open_language_model
+from etude.verbs.opened import open_language_model, open_task
 from etude.verbs.paths import require_path
 from etude.verbs.random_state import keeps_random_state
-from etude.verbs.text_sources import explain_encoding, read_source
+from etude.verbs.text_sources import read_source
 
 if TYPE_CHECKING:
     from etude.inference.baseline_model import BaselineModel
@@ -65,39 +66,15 @@ def load(
     return BaselineModel.open(source) if is_baseline(source) else model.load(source, device, dtype)
 
 
-def _require_lines(path: Path | None, verb: str) -> None:
-    """Refuse a path that is no file; a text in its place, as `fill` and `generate` take, is told the way it goes."""
-    if path is not None and not path.is_file():
-        advice = "" if path.is_dir() else f"A text itself goes in by standard input: echo 'TEXT' | etude {verb} RUN."
-        raise UserError(explain_no_file(path), advice)
-
-
-def _open_task(run: str | Path | Run | Predictor | OpenedModel) -> Predictor:
-    from etude.baselines.base import is_baseline
-    from etude.inference.baseline_model import BaselineModel
-    from etude.inference.predictor import Predictor
-    from etude.inference.task_model import TaskModel
-
-    if isinstance(run, Predictor):
-        return run
-    if not isinstance(run, (str, os.PathLike)):  # a baseline in a file is opened without torch
-        from etude.inference.graph_model import GraphModel
-        from etude.inference.model import LoadedModel
-
-        if isinstance(run, LoadedModel):
-            return run.task_model
-        if isinstance(run, GraphModel):
-            run.refuse("task")
-    run = require_path("run", run, "a fine-tuned run")
-    return BaselineModel.open(run) if is_baseline(run) else TaskModel.open(run)
-
-
 @keeps_random_state
 def evaluate(
     run: str | Path | Run | Predictor | OpenedModel,
     file: str | Path | None = None,
     *,
     columns: Mapping[str, str] | None = None,
+    text: str | None = None,
+    label: str | None = None,
+    encoding: str | None = None,
     skip_bad: bool = False,
     report: str | Path | None = None,
     predictions: str | Path | None = None,
@@ -113,6 +90,10 @@ def evaluate(
         run: A fine-tuned run, a saved baseline, a translation run, or a run on a graph.
         file: Labelled examples, or pairs to translate; of a graph a file of triples, or a split: test unless given.
         columns: Which column holds what, where it is not called as in training, as role=name: -c text=review
+        text: Name of the column that holds the text, where it is not called as in training.
+        label: Name of the column that holds the label, where it is not called as in training.
+        encoding: Encoding of a file that is not UTF-8: cp1252 (Windows), cp949 (Korean), utf-16 or another of Python's
+            names.
         skip_bad: Leave out invalid examples and count them, instead of stopping.
         report: Write an HTML page here: confusion matrix, worst errors.
         predictions: Write the answers to this file, too.
@@ -121,6 +102,7 @@ def evaluate(
     """
     from etude.inference.graph_model import is_graph_run
     from etude.inference.translation_evaluation import is_translation_run
+    from etude.tasks.data.decoding import decoding
     from etude.tasks.example_filter import warn_bad, warn_once
 
     require_folder_of(report, "report")
@@ -128,9 +110,13 @@ def evaluate(
     file = None if file is None else require_path("file", file, "a file of examples")
     if isinstance(run, os.PathLike):
         run = os.fspath(run)
+    named = name_columns(columns, text=text, label=label)
     if isinstance(run, str) and is_graph_run(run):
-        if report is not None or columns or skip_bad:
-            raise UserError("A run on a graph ranks entities: leave out --report, --column and --skip-bad.")
+        if report is not None or named or skip_bad or encoding is not None:
+            raise UserError(
+                "A run on a graph ranks entities: leave out --report, --column, --text, --label, --encoding and "
+                "--skip-bad."
+            )
         return _evaluate_graph(run, file, predictions, relations, graph)
     if relations or graph is not None:
         raise UserError("--relations and --graph need a run on a graph: leave them out.")
@@ -141,9 +127,11 @@ def evaluate(
     if isinstance(run, str) and is_translation_run(run):
         if report is not None:
             raise UserError("A report shows confusion and errors of a task; translations are in --predictions FILE.")
-        return _evaluate_translation(run, file, dict(columns or {}), skip_bad, predictions)
-    model = _open_task(run)
-    examples = model.read(file, dict(columns or {}), skip_bad)
+        with decoding(encoding):
+            return _evaluate_translation(run, file, named, skip_bad, predictions)
+    model = open_task(run)
+    with decoding(encoding):
+        examples = model.read(file, check_roles(named, model.module.COLUMNS, model.kind), skip_bad)
     warn_bad(examples)
     with warn_once():
         answers = model.answer_labelled(examples)
@@ -198,25 +186,37 @@ def predict(
     file: str | Path | None = None,
     *,
     columns: Mapping[str, str] | None = None,
+    text: str | None = None,
+    encoding: str | None = None,
     skip_bad: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Answer texts, JSON objects or the examples of a file (.csv …) by a fine-tuned run: one JSON line each.
 
+    Lines of a file that cannot be read are refused before the first answer; those of standard input when they come.
+
     Args:
         run: A fine-tuned run, or a saved baseline.
-        file: Lines, or a file of examples; standard input if left out.
+        file: Lines, each a text or a JSON object, or a file of examples; standard input if left out, or for -.
         columns: Which column holds what, where it is not called as in training, as role=name: -c text=review
-        skip_bad: Answer an invalid line with {"error": ...}, and leave invalid records of a table out,
-            instead of stopping.
+        text: Name of the column that holds the text, where it is not called as in training.
+        encoding: Encoding of input that is not UTF-8: cp1252 (Windows), cp949 (Korean), utf-16 or another of Python's
+            names.
+        skip_bad: Answer an invalid line, an empty one too, with {"error": ...}, and leave invalid records of a table
+            out, instead of stopping.
     """
     from etude.inference.predictor import holds_lines
+    from etude.tasks.data.decoding import decoding
     from etude.tasks.example_filter import warn_bad
+    from etude.text.encodings import check_encoding
 
-    model = _open_task(run).with_columns(dict(columns or {}))
-    path = None if file is None else Path(require_path("file", file))
-    _require_lines(path, "predict")
+    codec = check_encoding(encoding)
+    model = open_task(run)
+    model = model.with_columns(check_roles(name_columns(columns, text=text), model.module.COLUMNS, model.kind))
+    path = input_path(file)
+    require_lines(path, "predict")
     if path is not None and not holds_lines(path):
-        examples = model.read(path, skip_bad=skip_bad, labelled=False)
+        with decoding(encoding):
+            examples = model.read(path, skip_bad=skip_bad, labelled=False)
         if not skip_bad:
             yield from model.predict(examples)
             return
@@ -229,13 +229,15 @@ def predict(
         warn_bad(examples)
         yield from (response for response in responses if not isinstance(response, UserError))
         return
-    source: str | int = sys.stdin.fileno() if path is None else str(path)
-    # not universal line ends: texts may hold returns, U+2028 and its kind
-    with open(source, encoding="utf-8", newline="\n", closefd=path is not None) as lines:
-        try:
-            yield from model.stream(split_returns(lines), str(path or "standard input"), skip_bad)
-        except UnicodeDecodeError:
-            raise explain_encoding(path) from None
+    name = str(path or "standard input")
+    try:
+        if path is not None and not skip_bad:
+            with open_lines(path, codec) as lines:
+                model.check_lines(split_returns(lines), name)
+        with open_lines(path, codec) as lines:
+            yield from model.stream(split_returns(lines), name, skip_bad)
+    except UnicodeError:  # UTF-16 without its mark is no UnicodeDecodeError
+        raise explain_decoding(path, encoding) from None
 
 
 @dataclass(frozen=True)
@@ -255,21 +257,30 @@ def features(
     layers: str = "last",
     pool: Literal["mean", "max", "start", "last", "none"] = "mean",
     text: str | None = None,
+    encoding: str | None = None,
+    skip_bad: bool = False,
 ) -> FeatureFile:
     """Write the hidden states of texts as arrays: (texts, layers, width), or one array a text with --pool none.
 
     Args:
         run: A run of a model of text.
-        file: One text a line, or examples with a text column.
+        file: One text a line, or examples with a text column; - reads lines of standard input.
         out: The .npz file to write.
         layers: Layers to write: last, last4, all, or numbers such as 0,-1; 0 is the embedding, -1 the last layer.
-        pool: How the states of a text become one vector; none writes one for each token.
+        pool: How the states of a text become one vector; start is that of its first token, and none writes one for each
+            token.
         text: Name of the column that holds the text.
+        encoding: Encoding of input that is not UTF-8: cp1252 (Windows), cp949 (Korean), utf-16 or another of Python's
+            names.
+        skip_bad: Give an empty line or an invalid record a row of NaN (with --pool none an array without tokens), so
+            that rows stay those of the file, instead of stopping.
     """
     from etude.inference.features import extract_file
+    from etude.tasks.data.decoding import decoding
 
-    run, file = require_path("run", run, "a run"), require_path("file", file)
-    return FeatureFile(Path(out), extract_file(run, file, out, layers, pool, text))
+    run = require_path("run", run, "a run")
+    with decoding(encoding):
+        return FeatureFile(Path(out), extract_file(run, input_path(file), out, layers, pool, text, skip_bad))
 
 
 @keeps_random_state
@@ -365,14 +376,18 @@ def translate(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int = 0,
+    encoding: str | None = None,
+    skip_bad: bool = False,
     device: str | None = None,
     dtype: Literal["float32", "bfloat16", "float16"] = "float32",
 ) -> Iterator[list[Translation]]:
-    """Translate the lines of a file, or of standard input, in order; an empty line stays empty.
+    """Translate the lines of a file, or of standard input, in order.
+
+    Empty lines of a file are refused before the first translation; those of standard input when they come.
 
     Args:
         run: A run of a translation recipe, or one that was fine-tuned for the task translate.
-        file: One text a line; standard input if left out.
+        file: One text a line; standard input if left out, or for -.
         beams: Number of beams (hypotheses kept); 1 takes the likeliest token each time.
         penalty: Length penalty: 0 prefers short translations, 0.6 is the Transformer paper's.
         coverage: Coverage penalty: the cost of source tokens that no target token attends to; 0 for none.
@@ -382,6 +397,9 @@ def translate(
         top_k: Draw only from this many of the likeliest tokens.
         top_p: Draw only from the likeliest tokens that together have this share of the probability.
         seed: Seed of the draw.
+        encoding: Encoding of input that is not UTF-8: cp1252 (Windows), cp949 (Korean), utf-16 or another of Python's
+            names.
+        skip_bad: Give an empty line an empty translation, instead of stopping.
         device: Where to compute: cpu, cuda or cuda:N; a GPU where there is one, unless given.
         dtype: Type of the weights; half precision is faster on a GPU.
     """
@@ -392,23 +410,34 @@ def translate(
             {"beams": (beams, 4), "penalty": (penalty, 0.6), "coverage": (coverage, 0.0)},
             "applies to a beam search, and --temperature, --top-k and --top-p draw at random: leave one out.",
         )
-    path = None if file is None else Path(require_path("file", file))
-    _require_lines(path, "translate")
+    from etude.text.encodings import check_encoding
+
+    codec = check_encoding(encoding)
+    path = input_path(file)
+    require_lines(path, "translate")
+    name = str(path or "standard input")
+    if path is not None and not skip_bad:
+        try:
+            with open_lines(path, codec) as lines:
+                refuse_empty(enumerate(split_returns(lines), 1), name)
+        except UnicodeError:
+            raise explain_decoding(path, encoding) from None
     model = open_language_model(run, "translate", device, dtype)
-    source: str | int = sys.stdin.fileno() if path is None else str(path)
     done = 0
-    with open(source, encoding="utf-8-sig", newline="\n", closefd=path is not None) as lines:  # no byte order mark
+    with open_lines(path, codec) as lines:
         try:
             texts_of_lines = split_returns(lines)
             while block := list(islice(texts_of_lines, LINES)):
+                if not skip_bad:
+                    refuse_empty(enumerate(block, done + 1), name)
                 texts = [line.rstrip("\r\n") for line in block]
                 yield from model.translate(
                     texts, beams=beams, penalty=penalty, coverage=coverage, best=best, temperature=temperature,
                     top_k=top_k, top_p=top_p, seed=seed, before=done,
                 )  # fmt: skip
                 done += len(block)
-        except UnicodeDecodeError:
-            raise explain_encoding(path) from None
+        except UnicodeError:
+            raise explain_decoding(path, encoding) from None
 
 
 @keeps_random_state

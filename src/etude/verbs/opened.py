@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from etude.inference.graph_model import GraphModel
     from etude.inference.model import LoadedModel
     from etude.inference.opening import Dtype
+    from etude.inference.predictor import Predictor
     from etude.runs.run import Run
 
     OpenedModel: TypeAlias = LoadedModel | BaselineModel | GraphModel  # what `etude.load` returns
@@ -33,3 +35,24 @@ def open_language_model(
     if isinstance(run, LacksText):
         run.refuse(verb)
     return model.load(require_path("run", run, PRETRAINED), device, dtype)
+
+
+def open_task(run: str | Path | Run | Predictor | OpenedModel) -> Predictor:
+    """Open a fine-tuned run or a baseline for a verb that asks for answers of a task."""
+    from etude.baselines.base import is_baseline
+    from etude.inference.baseline_model import BaselineModel
+    from etude.inference.predictor import Predictor
+    from etude.inference.task_model import TaskModel
+
+    if isinstance(run, Predictor):
+        return run
+    if not isinstance(run, (str, os.PathLike)):  # a baseline in a file is opened without torch
+        from etude.inference.graph_model import GraphModel
+        from etude.inference.model import LoadedModel
+
+        if isinstance(run, LoadedModel):
+            return run.task_model
+        if isinstance(run, GraphModel):
+            run.refuse("task")
+    run = require_path("run", run, "a fine-tuned run")
+    return BaselineModel.open(run) if is_baseline(run) else TaskModel.open(run)

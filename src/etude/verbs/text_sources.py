@@ -30,16 +30,18 @@ def read_source(name: str | Path, part: str) -> str | Corpus:
         raise explain_encoding(path) from None
 
 
-def explain_encoding(path: Path | None) -> UserError:
-    """The error of a file, or of standard input, whose bytes are not UTF-8."""
+def explain_encoding(path: Path | None, has_option: bool = False) -> UserError:
+    """The error of a file, or of standard input, whose bytes are not UTF-8; `has_option`: the verb has --encoding."""
+    if path is None and has_option:
+        return UserError("Standard input is not UTF-8. Name its encoding: --encoding cp949, if it is Korean Windows'.")
     if path is None:
         return UserError("Standard input is not UTF-8. Convert it: iconv -f CP949 -t UTF-8, if it is Korean Windows'.")
     from etude.text.encodings import suggest_encoding
 
     with path.open("rb") as lines:
         number = next((number for number, line in enumerate(lines, 1) if not _is_utf8(line)), 1)
-    hint = suggest_encoding(path, is_labelled=True)
-    return UserError(f"{path}, line {number}, is not UTF-8.{hint or ' Convert it.'}")
+    hint = suggest_encoding(path, is_labelled=True, has_option=has_option)
+    return UserError(f"{path}, line {number}, is not UTF-8.{hint}")
 
 
 def _is_utf8(line: bytes) -> bool:

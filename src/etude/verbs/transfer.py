@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from etude.errors import UserError
+from etude.verbs.columns import name_columns
 from etude.verbs.limits import require_at_least, require_device, require_folder_of
 from etude.verbs.opened import PRETRAINED, open_language_model
 from etude.verbs.paths import require_path
@@ -153,11 +154,6 @@ def resume_finetune(run: str | Path, *, quiet: bool = False) -> TaskRun:
 
     resumed = search.resume(run, quiet) if search.is_search(run) else complete_finished(single.resume(run, quiet))
     return TaskRun(resumed.folder)
-
-
-def name_columns(columns: Mapping[str, str] | None, **roles: str | None) -> dict[str, str]:
-    """Columns by role, those with an option of their own among them."""
-    return {role: name for role, name in roles.items() if name is not None} | dict(columns or {})
 
 
 class AugmentCounts(NamedTuple):

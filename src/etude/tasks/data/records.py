@@ -27,8 +27,8 @@ from typing import Any, BinaryIO, cast
 
 from etude.errors import UserError, explain_no_file
 from etude.extras import require
+from etude.tasks.data.decoding import advise_encoding, recode
 from etude.tasks.data.examples import Record, short
-from etude.text.encodings import suggest_encoding
 from etude.text.line_ends import has_return_ends
 from etude.text.prepare.table_rows import strings_as_bytes
 from etude.text.prepare.zstd_stream import open_zstd
@@ -92,15 +92,15 @@ def _require_tabs(path: Path) -> None:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a file for its bytes, decompressed by its last suffix."""
+    """Open a file for its bytes, decompressed by its last suffix; text of another encoding comes as UTF-8."""
     compression = path.suffix.lower()
     if compression == ".gz":
-        return cast(BinaryIO, gzip.open(path, "rb"))
+        return recode(path, cast(BinaryIO, gzip.open(path, "rb")))
     if compression == ".xz":
-        return cast(BinaryIO, lzma.open(path, "rb"))
+        return recode(path, cast(BinaryIO, lzma.open(path, "rb")))
     if compression == ".zst":
-        return open_zstd(open(path, "rb"))
-    return open(path, "rb")
+        return recode(path, open_zstd(open(path, "rb")))
+    return open(path, "rb") if compression == ".parquet" else recode(path, open(path, "rb"))
 
 
 def read_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str | UserError]]:
@@ -115,10 +115,7 @@ def read_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str | UserErro
         except UnicodeDecodeError as problem:
             yield (
                 number,
-                UserError(
-                    f"{path}:{number}: not UTF-8 at byte {problem.start} of the line. Convert the file."
-                    f"{suggest_encoding(path, is_labelled=True)}"
-                ),
+                UserError(f"{path}:{number}: not UTF-8 at byte {problem.start} of the line.{advise_encoding(path)}"),
             )
 
 

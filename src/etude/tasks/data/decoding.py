@@ -1,0 +1,88 @@
+"""The encoding of labelled files: UTF-8, unless a verb names another for those it reads.
+
+    with decoding("cp949"):
+        examples = module.read(path, columns)
+
+It holds for every file that is opened inside, whatever kind of task reads it, a plugin's too.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from etude.errors import UserError
+from etude.text.encodings import check_encoding, suggest_encoding
+
+CHUNK_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """What the reader of a file was told."""
+
+    name: str | None = None  # as Python calls it; None: UTF-8
+    has_option: bool = False  # whether the user can name another
+
+
+PLAIN = Decoding()
+_DECODING: ContextVar[Decoding] = ContextVar("decoding", default=PLAIN)
+
+
+@contextmanager
+def decoding(name: str | None) -> Iterator[None]:
+    """Read files of examples in this encoding, UTF-8 for None; UserError where there is none of that name."""
+    token = _DECODING.set(Decoding(check_encoding(name), has_option=True))
+    try:
+        yield
+    finally:
+        _DECODING.reset(token)
+
+
+def recode(path: Path, file: BinaryIO) -> BinaryIO:
+    """Return the bytes of a file as UTF-8, whatever encoding was named for it."""
+    name = _DECODING.get().name
+    return file if name is None else cast(BinaryIO, io.BufferedReader(_Recoder(path, file, name)))
+
+
+def advise_encoding(path: Path) -> str:
+    """Return what to do with a file that is not UTF-8, as the end of a message."""
+    return suggest_encoding(path, is_labelled=True, has_option=_DECODING.get().has_option)
+
+
+class _Recoder(io.RawIOBase):
+    """The bytes of a file as UTF-8."""
+
+    def __init__(self, path: Path, file: BinaryIO, name: str) -> None:
+        self.path, self.file, self.encoding = path, file, name
+        self.decoder = codecs.getincrementaldecoder(name)()
+        self.pending, self.has_ended = b"", False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object, /) -> int:
+        while not self.pending and not self.has_ended:
+            data = self.file.read(CHUNK_BYTES)
+            self.has_ended = not data
+            try:
+                self.pending = self.decoder.decode(data, self.has_ended).encode("utf-8", "surrogatepass")
+            except UnicodeDecodeError:
+                raise UserError(
+                    f"{self.path} is not text in {self.encoding}: name another --encoding, or none for UTF-8."
+                ) from None
+        target = memoryview(buffer)  # type: ignore[arg-type]
+        size = min(len(target), len(self.pending))
+        target[:size] = self.pending[:size]
+        self.pending = self.pending[size:]
+        return size
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
