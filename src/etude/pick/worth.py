@@ -25,7 +25,7 @@ from etude.pick.text import PickText
 from etude.pretraining.continued import continued_recipe, read_start
 from etude.pretraining.loop import build_rows
 from etude.pretraining.setup import resolve_recipe
-from etude.pretraining.trial import measure_speed, shorten_steps
+from etude.pretraining.trial import measure_speed, shorten_steps, step_tokens
 from etude.recipes.learner import build_learner
 from etude.recipes.model_memory import shapes_only
 
@@ -119,6 +119,7 @@ def _measure(race: Race, candidate: Candidate, text: PickText, share: float) -> 
         row_tokens = build_rows(recipe, corpus, objective).row_tokens
         # three steps of a published batch take a processor a minute
         trial = shorten_steps(recipe, device, row_tokens)
-        return measure_speed(trial, corpus, device, TRIAL_SECONDS).tokens_per_second
+        speed = measure_speed(trial, corpus, device, TRIAL_SECONDS)
+        return (speed if trial is recipe else speed.with_step(step_tokens(recipe, speed))).tokens_per_second
     except UserError:
         return 0.0
