@@ -83,7 +83,7 @@ def test_bad_lines_of_a_pipe(tuned: Run) -> None:
     model = TaskModel.open(tuned.folder)
     lines = ["good film\n", "\n", '{"text": "bad film"}\n', '{"txt": "x"}\n', "{oops\n"]
     first: list[dict[str, Any]] = []
-    with pytest.raises(UserError, match=r"pipe:2: the text .* is empty"):
+    with pytest.raises(UserError, match=r"pipe:2: this line is empty"):
         first.extend(model.stream(lines, "pipe"))
     assert [answer["label"] for answer in first] == ["good"], "what stands before a bad line is answered"
     answers = list(model.stream(lines, "pipe", skip_bad=True))

@@ -8,7 +8,6 @@ that also trains is taken out of training.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,8 @@ from etude.pick.text_pile import TextPile, find_text, read_text
 from etude.runs.task_plan import task_module
 from etude.settings import Strict
 from etude.tasks.base import TaskKind
+from etude.tasks.data.decoding import decoding
+from etude.tasks.data.single_labels import find_single_labels
 from etude.text.checked_files import MANIFEST
 from etude.text.corpus.corpus import Corpus
 
@@ -52,6 +53,7 @@ def check_inputs(
     text_field: str | Sequence[str] | None = None,
     errors: str = "strict",
     unique: bool = False,
+    encoding: str | None = None,
     skip_bad: bool = False,
 ) -> Inputs:
     """Read all inputs and return them; one UserError lists every problem of the labels, or else of what the text holds.
@@ -59,6 +61,7 @@ def check_inputs(
     text: files, folders, patterns, or one prepared corpus; none where only labels are learnt from.
     settings: of the task; those of its kind unless given.
     text_field: the field of the text, for all files or as FILE=FIELD (text_fields.py).
+    encoding: of the labelled files; UTF-8 for None.
     skip_bad: leaves bad lines out, and examples of dev and test with a label that train lacks.
     """
     problems: list[Problem] = []
@@ -81,9 +84,10 @@ def check_inputs(
     problems += _check_columns(kind, module, columns or {})
     files = {name: path for name, path in (("train", train), ("dev", dev), ("test", test)) if path is not None}
     parts: dict[str, Labelled] = {}
-    for name, path in files.items():
-        parts[name], part_problems = read_labels(kind, path, columns, skip_bad)
-        problems += part_problems
+    with decoding(encoding):
+        for name, path in files.items():
+            parts[name], part_problems = read_labels(kind, path, columns, skip_bad)
+            problems += part_problems
     if all(map(len, parts.values())):
         problems += _check_labels(parts, settings or module.Settings(), skip_bad)
     raise_all(problems)  # before the text is read, which takes the longest
@@ -257,9 +261,7 @@ def _check_counts(parts: dict[str, Labelled], removed: int) -> list[Problem]:
 
 def _find_rare(train: Labelled) -> list[Problem]:
     """Warn of labels with one example: they stay in training and are never scored (splits.py)."""
-    groups = {(name, group) for classes, group in zip(train.strata, train.groups, strict=True) for name in classes}
-    counts = Counter(name for name, _ in groups)
-    rare = sorted(name for name, count in counts.items() if count == 1)
+    rare = find_single_labels(train.strata, train.groups)
     if not rare:
         return []
     place = next(

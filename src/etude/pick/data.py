@@ -23,6 +23,7 @@ from etude.pick.splits import REPEATS, Fold, hold_out, make_folds, plan_folds
 from etude.runs.task_plan import task_module
 from etude.tasks.base import Answers, Scoring
 from etude.tasks.data.examples import Examples
+from etude.tasks.data.single_labels import RIGHT_COLUMN
 from etude.tasks.outcomes import Outcome
 
 HELD_OUT = 0.2  # of the labels, where no test file is given
@@ -68,7 +69,7 @@ class PickData:
         if not len(test_numbers) or not folds:
             raise UserError(
                 f"{train.examples.source}: too few labels have two examples or more, and what stands once cannot be "
-                "scored: give more examples of each label. Is the column of the labels the right one?"
+                f"scored: give more examples of each label. {RIGHT_COLUMN}"
             )
         learnt = np.concatenate([chosen_on, dev_numbers])
         refit_on = learnt if test is not None else np.sort(np.concatenate([learnt, test_numbers]))

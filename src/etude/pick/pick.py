@@ -130,6 +130,7 @@ def pick(
     text_field: Sequence[str] = (),
     errors: str = "strict",
     unique: bool = False,
+    encoding: str | None = None,
     skip_bad: bool = False,
     settings: Mapping[str, object] | None = None,
     accuracy: float | None = None,
@@ -162,7 +163,7 @@ def pick(
     task_settings = validate_settings(kind.Settings, _task_values(settings or {}), parse_overrides({}), "task")
     checked = check_inputs(
         list(text), task, train, dev=dev, test=test, columns=columns, settings=task_settings, text_field=text_field,
-        errors=errors, unique=unique, skip_bad=skip_bad,
+        errors=errors, unique=unique, encoding=encoding, skip_bad=skip_bad,
     )  # fmt: skip
     warnings = [problem.texts for problem in checked.warnings]
     for texts in warnings:

@@ -49,14 +49,19 @@ class ExampleFile:
 
     path: str
     fingerprint: str
+    encoding: str | None = None  # None: UTF-8
 
     @classmethod
-    def from_path(cls, path: str | Path) -> Self:
+    def from_path(cls, path: str | Path, encoding: str | None = None) -> Self:
         """Fingerprint a file; raise UserError where there is none."""
         file = Path(path)
         if not file.is_file():
             raise UserError(explain_no_file(file))
-        return cls(str(file.resolve()), hash_file(file))
+        return cls(str(file.resolve()), hash_file(file), encoding)
+
+    def dump(self) -> dict[str, str]:
+        """Return it as YAML has it."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
     def check(self) -> Path:
         """Return the path; raise UserError where the file is gone or has changed."""
@@ -71,6 +76,7 @@ class StoredFile(TypedDict):
 
     path: str
     fingerprint: str
+    encoding: NotRequired[str]
 
 
 class StoredPlan(TypedDict):
@@ -147,8 +153,8 @@ class Plan:
             "facts": dict(self.facts),
             "columns": self.columns,
             "base": self.base,
-            "examples": vars(self.examples),
-            "dev": vars(self.dev) if self.dev else None,
+            "examples": self.examples.dump(),
+            "dev": self.dev.dump() if self.dev else None,
             "skip_bad": self.skip_bad,
             "score": self.score,
             "scores": self.scores,

@@ -29,6 +29,7 @@ from etude.tasks import classify
 from etude.tasks.data import candidates
 from etude.tasks.data.examples import MissingColumnError, check_columns
 from etude.tasks.data.records import dump_record
+from etude.tasks.data.shared_examples import content_of, warn_of_shared
 from etude.text.prepare.sources import find_sources
 from etude.text.remote.urls import is_url
 from etude.train import checkpoint
@@ -272,7 +273,8 @@ def split_files(task: Task, data: Path | None) -> dict[str, list[Record]]:
             raise UserError(f"{task.train}: too few examples to part: nothing is left for {name}. Name a file for it.")
     parts = {"train": train, "dev": _take(task, dev, task.dev_size), "test": _take(task, test, task.test_size)}
     _refuse_unknown_labels(task, parts)
-    _warn_of_shared(task, parts)
+    contents = {name: [content_of(record) for record in part] for name, part in parts.items()}
+    warn_of_shared(contents, {part: getattr(task, part) or task.train for part in parts})
     _warn_of_sizes(task, parts)
     return parts
 
@@ -286,20 +288,6 @@ def _warn_of_sizes(task: Task, parts: Parts) -> None:
             "%s: fewer examples than dev_size and test_size ask for: %s. Name files of their own, or ask for fewer.",
             task.train, " and ".join(short),
         )  # fmt: skip
-
-
-def _warn_of_shared(task: Task, parts: Parts) -> None:
-    """Log how many examples files have in common: what is reported on would be learnt from, or chosen on."""
-    contents = {name: [_content(record) for record in part] for name, part in parts.items()}
-    for part, earlier in (("dev", "train"), ("test", "train"), ("test", "dev")):
-        known = set(contents[earlier])
-        shared = sum(content in known for content in contents[part])
-        if shared:
-            log.warning(
-                "%s: %d of %d examples of %s are in %s too, so scores on them say little about new ones. "
-                "Take them out of one of the two.",
-                getattr(task, part) or task.train, shared, len(contents[part]), part, earlier,
-            )  # fmt: skip
 
 
 def _refuse_unknown_labels(task: Task, parts: Parts) -> None:
@@ -384,15 +372,9 @@ def split_by_hash(examples: list[Record], is_first: Callable[[int], bool]) -> tu
     """Split examples by a hash of their content, so that equal examples fall on the same side."""
     sides: tuple[list[Record], list[Record]] = ([], [])
     for record in examples:
-        tenth = fold("part", _content(record)) % 10
+        tenth = fold("part", content_of(record)) % 10
         sides[0 if is_first(tenth) else 1].append(record)
     return sides
-
-
-def _content(record: Record) -> str:
-    """Return an example as a text, without what numbers it."""
-    content = {key: value for key, value in record.items() if key not in ("id", "guid", "qid", "idx")}
-    return dump_record(content, sort_keys=True)
 
 
 def _write_records(path: Path, examples: Sequence[Mapping[str, Any]]) -> None:

@@ -33,7 +33,9 @@ from etude.runs.task_plan import ExampleFile, Plan
 from etude.runs.training import discard_untrained, lock_run, train_loop
 from etude.stages import report_stage
 from etude.tasks.base import Task
+from etude.tasks.data.decoding import decoding
 from etude.tasks.data.examples import Examples
+from etude.tasks.data.single_labels import warn_of_single_labels
 from etude.tasks.distilled_task import DistilledTask
 from etude.tasks.example_filter import admit_examples, warn_bad, warn_once
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -94,12 +96,14 @@ def finetune(
     quiet: bool = False,
     deadline: float | None = None,
     shorten: bool = False,
+    encoding: str | None = None,
 ) -> Run:
     """Train a task, or a data set by its name, on the examples of `train`; `overrides` as {"task.dropout": 0.2}.
 
     With {"distill.teacher": run}, it learns the task from a teacher (tasks/distilled_task.py). Stopped by a signal or
     by `deadline` (of time.monotonic), it leaves a checkpoint and returns an unfinished run; `resume` goes on. With
     `shorten` the deadline does not stop it: one that would be late becomes a shorter run (train/pace.py), and finishes.
+    `encoding`: of the files of examples, where they are not UTF-8.
     """
     refuse_existing(Path(out))
     kind, overrides = resolve_dataset(task, overrides)
@@ -110,10 +114,10 @@ def finetune(
     attach_linker(start.model, settings)
     with warn_once():
         if settings.probe:
-            return solve_probe(start, kind, train, out, dev, columns, overrides, skip_bad)
+            return solve_probe(start, kind, train, out, dev, columns, overrides, skip_bad, encoding)
         markers = choose_markers(start, settings, plans.distill_settings(overrides))
         start = add_markers(start, markers, train_settings.seed)
-        transfer = plan_transfer(start, kind, train, dev, columns, overrides, skip_bad, markers)
+        transfer = plan_transfer(start, kind, train, dev, columns, overrides, skip_bad, markers, encoding)
         device = resolve_device(transfer.plan.train.device)
         with connect(device.type == "cuda") as ranks:
             run = Run(Path(out))
@@ -153,6 +157,7 @@ def plan_transfer(
     overrides: Overrides,
     skip_bad: bool,
     markers: Markers | None = None,
+    encoding: str | None = None,
 ) -> Transfer:
     """Settle everything: the settings, the labels, the number of steps. A bad file is refused here.
 
@@ -162,8 +167,10 @@ def plan_transfer(
     settings, transfer_settings, train_settings = plans.resolve_settings(kind, overrides, start.model, start.recipe)
     check_settings(start.model, transfer_settings)
     column_names = plans.check_columns(kind, columns)
-    sources = ExampleFile.from_path(train), ExampleFile.from_path(dev) if dev is not None else None
-    examples = module.read(train, column_names, skip_bad)
+    sources = ExampleFile.from_path(train, encoding), None if dev is None else ExampleFile.from_path(dev, encoding)
+    with decoding(encoding):
+        examples = module.read(train, column_names, skip_bad)
+    warn_of_single_labels(examples.source, [module.strata(example) for example in examples])
     facts = module.learn(examples, settings)
     distill = plans.distill_settings(overrides)
     teacher = fingerprint = None
@@ -191,7 +198,9 @@ def plan_transfer(
     warn_untrained_inputs(start, rows, examples.source)
     transfer = Transfer(plan, model, task, objective, examples, rows)
     if dev is not None:
-        _add_dev(transfer, module.read(dev, column_names, skip_bad))
+        with decoding(encoding):
+            dev_examples = module.read(dev, column_names, skip_bad)
+        _add_dev(transfer, dev_examples)
     transfer.plan = plan.with_train(
         **_only_budget(steps=_total_steps(train_settings, rows, model, objective)),
         eval_every=train_settings.eval_every or transfer.epoch_steps,
@@ -203,11 +212,14 @@ def _reopen(plan: Plan, model: Model, tokenizer: Tokenizer) -> Transfer:
     """The transfer of a stored plan; UserError where its files or its teacher changed."""
     model, task = plan.build(model, tokenizer)
     objective = teachers.build_objective(plan, task, model, tokenizer)
-    examples = plan.module.read(plan.examples.check(), plan.columns, plan.skip_bad)
+    with decoding(plan.examples.encoding):
+        examples = plan.module.read(plan.examples.check(), plan.columns, plan.skip_bad)
     examples, rows = admit_examples(task, examples, plan.skip_bad, plan.train.seed)
     transfer = Transfer(plan, model, task, objective, examples, rows)
     if plan.dev:
-        _add_dev(transfer, plan.module.read(plan.dev.check(), plan.columns, plan.skip_bad))
+        with decoding(plan.dev.encoding):
+            dev_examples = plan.module.read(plan.dev.check(), plan.columns, plan.skip_bad)
+        _add_dev(transfer, dev_examples)
     return transfer
 
 

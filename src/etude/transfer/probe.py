@@ -40,6 +40,7 @@ from etude.runs.task_plan import ExampleFile, Plan
 from etude.settings import Strict
 from etude.tasks import pooled_head
 from etude.tasks.base import Answer, Facts, Task, by_length
+from etude.tasks.data.decoding import decoding
 from etude.tasks.data.examples import Examples
 from etude.tasks.example_filter import admit_examples
 from etude.tasks.linear_task import LinearTask, PartialRows, Targets
@@ -250,6 +251,7 @@ class Probe:
         columns: Mapping[str, str] | None = None,
         skip_bad: bool = False,
         seed: int = 0,
+        encoding: str | None = None,
     ) -> Run:
         """Write the run of a solved head; `train` is the file of examples it was solved on. `dev` is scored."""
         representation = head.representation
@@ -264,8 +266,8 @@ class Probe:
             facts=dict(self.facts),
             columns=dict(columns or {}),
             base=self.start.folder,
-            examples=ExampleFile.from_path(train),
-            dev=None if dev is None else ExampleFile.from_path(dev),
+            examples=ExampleFile.from_path(train, encoding),
+            dev=None if dev is None else ExampleFile.from_path(dev, encoding),
             skip_bad=skip_bad,
         )
         model, task = plan.build(self.model, self.start.tokenizer)
@@ -275,7 +277,8 @@ class Probe:
             layer.bias.copy_(torch.from_numpy(head.layer.bias))
         scores = {}
         if dev is not None:
-            examples = self.module.read(dev, plan.columns, skip_bad)
+            with decoding(encoding):
+                examples = self.module.read(dev, plan.columns, skip_bad)
             examples, _ = admit_examples(task, examples, skip_bad, seed)
             scores = {name: score.json() for name, score in task.to(self.device).evaluate(model, examples).items()}
         plan = replace(plan, facts=task.facts(), score=task.score, scores=scores)

@@ -57,6 +57,7 @@ def search(
     overrides: Overrides = (),
     skip_bad: bool = False,
     quiet: bool = False,
+    encoding: str | None = None,
 ) -> Run:
     """Run a trial for every combination of `vary` ({"train.lr": [2e-5, 5e-5]}) and seed.
 
@@ -74,6 +75,7 @@ def search(
         "columns": dict(columns or {}),
         "overrides": {".".join(path): value for path, value in leaves(parse_overrides(overrides).values)},
         "skip_bad": skip_bad,
+        **({} if encoding is None else {"encoding": encoding}),
         "vary": {key: list(values) for key, values in (vary or {}).items()},
         "seeds": seeds,
     }
@@ -159,6 +161,7 @@ class SearchRequest(TypedDict):
     columns: dict[str, str]
     overrides: dict[str, Any]
     skip_bad: bool
+    encoding: NotRequired[str]
     vary: dict[str, list[Any]]
     seeds: Count
     chosen: NotRequired[dict[str, Any]]
@@ -231,6 +234,7 @@ def _run_trial(request: dict[str, Any], folder: Path, settings: dict[str, Any], 
         overrides=changes,
         skip_bad=request["skip_bad"],
         quiet=quiet,
+        encoding=request.get("encoding"),
     )
 
 

@@ -248,6 +248,7 @@ def pick(
     text_field: Sequence[str] | None = None,
     errors: Literal["strict", "replace"] = "strict",
     unique: bool = False,
+    encoding: str | None = None,
     skip_bad: bool = False,
     score: str | None = None,
     accuracy: float | None = None,
@@ -277,6 +278,8 @@ def pick(
         text_field: Field or column that holds the text of a record; of one source: FILE=FIELD.
         errors: At invalid UTF-8 in the text 'strict' stops with an error, and 'replace' puts U+FFFD in its place.
         unique: Drop documents of the text that are exact duplicates of others.
+        encoding: Encoding of labelled files that are not UTF-8: cp1252 (Windows), cp949 (Korean), utf-16 or another of
+            Python's names.
         skip_bad: Leave out invalid labelled examples and count them, instead of stopping.
         score: Measure to choose the model by, such as macro_f1; the task's own unless given.
         accuracy: Accuracy that answers shall have, as in 0.95; where the model is less sure, it answers "don't know".
@@ -317,6 +320,7 @@ def pick(
         text_field=text_field or (),
         errors=errors,
         unique=unique,
+        encoding=encoding,
         skip_bad=skip_bad,
         settings=settings | ({"task.score": score} if score else {}),
         accuracy=accuracy,

@@ -15,6 +15,7 @@ from etude.verbs.random_state import keeps_random_state
 
 if TYPE_CHECKING:
     from etude.runs.run import Run
+    from etude.tasks.base import TaskKind
     from etude.transfer.prompt import PromptResult
     from etude.verbs.opened import OpenedModel
     from etude.verbs.task_run import SuiteRun, TaskRun
@@ -39,6 +40,7 @@ def finetune(
     vary: Mapping[str, Sequence[object]] | None = None,
     compare_poolings: bool = False,
     seeds: int = 1,
+    encoding: str | None = None,
     skip_bad: bool = False,
     quiet: bool = False,
 ) -> TaskRun:
@@ -64,6 +66,8 @@ def finetune(
         vary: Values of a setting to compare on dev: task.pooling=start,mean,max,last
         compare_poolings: Compare features and fine-tuning under all four poolings, in one table.
         seeds: Number of runs, each with another seed; their mean and standard deviation are printed.
+        encoding: Encoding of labelled files that are not UTF-8: cp1252 (Windows), cp949 (Korean), utf-16 or another of
+            Python's names.
         skip_bad: Leave out invalid examples and count them, instead of stopping.
         quiet: Print no progress.
     """
@@ -72,6 +76,7 @@ def finetune(
     dev = None if dev is None else require_path("dev", dev, EXAMPLES)
     from etude.recipes.datasets import resolve_dataset
     from etude.runs.task_plan import task_module
+    from etude.text.encodings import check_encoding
     from etude.transfer import finetune as single
     from etude.transfer import search, suite
     from etude.verbs.task_run import TaskRun
@@ -89,18 +94,35 @@ def finetune(
         varied["train.lr"] = [lr] if isinstance(lr, (int, float)) else lr
     varied.update(vary or {})
     named = name_columns(columns, text=text, label=label)
+    encoding = check_encoding(encoding)
+    if dev is not None:
+        _warn_of_shared(task_module(kind), train, dev, encoding)
     if seeds > 1 or any(len(values) > 1 for values in varied.values()):
         tuned = search.search(
             run, task, train, out, dev=dev, vary=varied, seeds=seeds, columns=named, overrides=overrides,
-            skip_bad=skip_bad, quiet=quiet,
+            skip_bad=skip_bad, quiet=quiet, encoding=encoding,
         )  # fmt: skip
     else:
         search.refuse_set_twice(varied, overrides)
         overrides |= {key: values[0] for key, values in varied.items()}
         tuned = single.finetune(
-            run, task, train, out, dev=dev, columns=named, overrides=overrides, skip_bad=skip_bad, quiet=quiet
-        )
+            run, task, train, out, dev=dev, columns=named, overrides=overrides, skip_bad=skip_bad, quiet=quiet,
+            encoding=encoding,
+        )  # fmt: skip
     return TaskRun(tuned.folder)
+
+
+def _warn_of_shared(kind: TaskKind, train: str | Path, dev: str | Path, encoding: str | None) -> None:
+    """Log how many examples of dev are learnt from, too; what is wrong with a file is left to its reader."""
+    from etude.tasks.data.decoding import decoding
+    from etude.tasks.data.shared_examples import contents_of, warn_of_shared
+
+    try:
+        with decoding(encoding):
+            contents = {name: contents_of(kind.records(path)) for name, path in (("train", train), ("dev", dev))}
+    except UserError:
+        return
+    warn_of_shared(contents, {"train": train, "dev": dev})
 
 
 @keeps_random_state
