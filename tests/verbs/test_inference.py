@@ -142,6 +142,9 @@ def test_records_and_tables_are_scored_as_their_file_is(
     records = [json.loads(line) for line in reviews[1].read_text(encoding="utf-8").splitlines()]
     scores, table = run.evaluate(reviews[1]), pytest.importorskip("pandas").DataFrame(records)
     assert run.evaluate(records) == scores == run.evaluate(table) == run.model.evaluate(records)
+    arrow = pytest.importorskip("pyarrow").Table.from_pylist(records)
+    assert run.evaluate(arrow) == scores and run.predict(arrow) == run.predict(records) == run.model.predict(arrow)
+    assert run.predict(arrow.to_batches()[0]) == run.predict(records)
     with pytest.raises(UserError, match="input 1 is 'good': give a mapping"):
         run.evaluate(["good"])
     with pytest.raises(UserError, match="no examples to score"):

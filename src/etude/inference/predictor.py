@@ -37,7 +37,14 @@ class Table(Protocol):
         """The rows as mappings."""
 
 
-Inputs: TypeAlias = Iterable[str | Mapping[str, Any]] | Examples[Any] | Table
+class ArrowTable(Protocol):
+    """A pyarrow.Table, or a record batch of one."""
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """The rows as mappings."""
+
+
+Inputs: TypeAlias = Iterable[str | Mapping[str, Any]] | Examples[Any] | Table | ArrowTable
 
 
 class Predictor(ABC):
@@ -142,11 +149,12 @@ class Predictor(ABC):
 
     def _parse_inputs(self, inputs: Inputs, verb: str, labelled: bool) -> Examples[Any]:
         """Return what is in memory as examples: texts, mappings of fields, or rows of a table."""
-        if isinstance(inputs, (str, Mapping)) or not isinstance(inputs, Iterable):
+        rows = table_records(inputs)
+        if isinstance(rows, (str, Mapping)) or not isinstance(rows, Iterable):
             raise UserError(f"{verb} takes a list of inputs: write {verb}([input]).")
         parser = _Parser(self)
         items, places = [], []
-        for number, value in enumerate(table_records(inputs), 1):
+        for number, value in enumerate(rows, 1):
             where = f"input {number}"
             if not isinstance(value, Mapping if labelled else (str, Mapping)):
                 wanted = "a mapping of fields such as a dict"
@@ -285,11 +293,13 @@ class _Parser:
         return dict(zip(names, parts, strict=True))
 
 
-def table_records(inputs: Iterable[str | Mapping[str, Any]] | Table) -> Iterable[str | Mapping[str, Any]]:
-    """The rows of a pandas table as mappings; other inputs as they are."""
-    pandas = sys.modules.get("pandas")  # a table can only be there where pandas is loaded
+def table_records(inputs: Inputs) -> Iterable[str | Mapping[str, Any]]:
+    """The rows of a table of pandas or pyarrow as mappings; other inputs as they are."""
+    pandas, pyarrow = sys.modules.get("pandas"), sys.modules.get("pyarrow")  # a table is of a package that is loaded
     if pandas is not None and isinstance(inputs, pandas.DataFrame):
         return cast(Table, inputs).to_dict("records")
+    if pyarrow is not None and isinstance(inputs, (pyarrow.Table, pyarrow.RecordBatch)):
+        return cast(ArrowTable, inputs).to_pylist()
     return cast(Iterable[str | Mapping[str, Any]], inputs)
 
 
