@@ -112,12 +112,14 @@ def test_features_keep_the_rows_of_a_file_with_bad_lines(
     vectors = np.load(out)["vectors"]
     assert np.isnan(vectors).all((1, 2)).tolist() == [False, True, False]
     assert "1 of 3 lines have no vector" in caplog.text
-    etude.features(base("bert"), path, out=out, skip_bad=True, pool="none")
+    with pytest.raises(UserError, match=r"a\.npz exists already\. Replace it with --force, or name another with -o"):
+        etude.features(base("bert"), path, out=out, skip_bad=True)
+    etude.features(base("bert"), path, out=out, skip_bad=True, pool="none", force=True)
     assert [np.load(out)[str(number)].shape[1] > 0 for number in range(3)] == [True, False, True]
     table = tmp_path / "rows.jsonl"
     table.write_text('{"text": "good film"}\n{"text": 3}\n{"text": "bad film"}\n', encoding="utf-8")
-    etude.features(base("bert"), table, out=out, skip_bad=True)
+    etude.features(base("bert"), table, out=out, skip_bad=True, force=True)
     np.testing.assert_array_equal(np.load(out)["vectors"], vectors)
     path.write_text("\n\n", encoding="utf-8")
     with pytest.raises(UserError, match="holds no lines, only bad ones"):
-        etude.features(base("bert"), path, out=out, skip_bad=True)
+        etude.features(base("bert"), path, out=out, skip_bad=True, force=True)

@@ -84,14 +84,18 @@ def extract_file(
     pool: Pool = "mean",
     text: str | None = None,
     skip_bad: bool = False,
+    force: bool = False,
 ) -> str:
-    """Write the .npz file and return a one-line summary of it; a file that was there stays until it is complete.
+    """Write the .npz file and return a one-line summary of it; UserError where there is one, unless `force` is given.
 
-    `file`: None reads lines of standard input. `skip_bad`: a bad line has a row all the same, of NaN.
+    One that is replaced stays until the new one is complete. `file`: None reads lines of standard input. `skip_bad`: a
+    bad line has a row all the same, of NaN.
     """
     out, wanted = Path(out), parse_layers(layers)
     if out.suffix != ".npz" or not out.parent.is_dir():
         raise UserError(f"{out}: the arrays are written as .npz, in a folder that is there. Name the file so.")
+    if out.exists() and not force:
+        raise UserError(f"{out} exists already. Replace it with --force, or name another with -o.")
     rows = read_rows(None if file is None else Path(file), text, skip_bad)
     model = load(run)
     numbers = chosen_layers(wanted, model.model.base.state_count)

@@ -259,6 +259,7 @@ def features(
     text: str | None = None,
     encoding: str | None = None,
     skip_bad: bool = False,
+    force: bool = False,
 ) -> FeatureFile:
     """Write the hidden states of texts as arrays: (texts, layers, width), or one array a text with --pool none.
 
@@ -274,13 +275,14 @@ def features(
             names.
         skip_bad: Give an empty line or an invalid record a row of NaN (with --pool none an array without tokens), so
             that rows stay those of the file, instead of stopping.
+        force: Replace a file that is already there.
     """
     from etude.inference.features import extract_file
     from etude.tasks.data.decoding import decoding
 
     run = require_path("run", run, "a run")
     with decoding(encoding):
-        return FeatureFile(Path(out), extract_file(run, input_path(file), out, layers, pool, text, skip_bad))
+        return FeatureFile(Path(out), extract_file(run, input_path(file), out, layers, pool, text, skip_bad, force))
 
 
 @keeps_random_state
