@@ -162,15 +162,6 @@ def test_an_overlap_never_takes_a_class_from_train(tmp_path: Path) -> None:
     assert inputs.test is not None and "rare" not in inputs.test.classes
 
 
-def test_labels_in_another_encoding(tmp_path: Path) -> None:
-    train = tmp_path / "train.csv"
-    rows = [f"영화 {n},{'좋음' if n % 2 else '나쁨'}\n" for n in range(30)]
-    train.write_bytes("".join(["text,label\n", *rows]).encode("cp949"))
-    with pytest.raises(UserError, match=r"CP949 \(Korean Windows\): name that, --encoding cp949"):
-        check_inputs([], "classify", train)
-    assert check_inputs([], "classify", train, encoding="cp949").train.classes == ["나쁨", "좋음"]
-
-
 @pytest.mark.parametrize("kind", ["classify", "pair", "similarity", "choice", "rank", "relation", "tag", "span"])
 @pytest.mark.parametrize("name", ["dev", "test"])
 def test_the_same_file_twice(kind: str, name: str, tmp_path: Path) -> None:
