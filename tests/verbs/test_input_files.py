@@ -98,6 +98,7 @@ def test_a_bad_line_is_refused_before_the_first_answer(baseline: Path, tmp_path:
         assert "this line is empty. Take it out. With --skip-bad its answer is" in str(refused.value)
     answers = list(etude.predict(baseline, path, skip_bad=True))
     assert [set(answer) == {"error"} for answer in answers] == [False, True, False]
+    assert "--skip-bad" not in answers[1]["error"]
 
 
 def test_features_keep_the_rows_of_a_file_with_bad_lines(

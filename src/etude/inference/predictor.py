@@ -228,14 +228,14 @@ class Predictor(ABC):
                     error = problem
                     if not skip_bad:  # raised after the answers to the lines before it
                         break
-                    answers.append({"error": str(problem)})
+                    answers.append({"error": problem.message})
             with warn_once(warned):  # a long pipe has thousands of chunks
                 responses = iter(self.respond(Examples(items, source, places)) if items else [])
             for answer in answers:
                 response = next(responses) if answer is None else answer
                 if isinstance(response, UserError) and not skip_bad:
                     raise response
-                yield {"error": str(response)} if isinstance(response, UserError) else response
+                yield {"error": response.message} if isinstance(response, UserError) else response
             if error is not None and not skip_bad:
                 raise error
 
