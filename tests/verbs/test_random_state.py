@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -52,3 +52,26 @@ def test_a_verb_keeps_its_signature() -> None:
 
     assert verb("run", steps=4) == 4
     assert list(inspect.signature(verb).parameters) == ["run", "steps"] and verb.__doc__ == "Train."
+
+
+def test_a_verb_that_yields_keeps_it_in_each_turn() -> None:
+    ended = []
+
+    @keeps_random_state
+    def verb() -> Iterator[int]:
+        try:
+            for number in range(3):
+                torch.manual_seed(number)
+                yield number
+        finally:
+            ended.append(True)
+
+    torch.manual_seed(7)
+    own = [torch.rand(1).item() for _ in range(4)]
+    torch.manual_seed(7)
+    mixed = [torch.rand(1).item() for _ in verb()]
+    assert [*mixed, torch.rand(1).item()] == own and ended == [True]
+    turns = verb()
+    next(turns)
+    turns.close()  # type: ignore[attr-defined]
+    assert ended == [True, True]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from etude.errors import UserError, quote_path
 from etude.text.line_ends import split_returns
 from etude.verbs.columns import check_roles, name_columns
-from etude.verbs.input_lines import explain_decoding, input_path, open_lines, refuse_empty, require_lines
+from etude.verbs.input_lines import explain_decoding, input_path, open_lines, require_lines
 from etude.verbs.limits import refuse_given, require_device, require_folder_of
 from etude.verbs.opened import open_language_model, open_task
 from etude.verbs.paths import require_path
@@ -379,13 +379,10 @@ def translate(
     top_p: float | None = None,
     seed: int = 0,
     encoding: str | None = None,
-    skip_bad: bool = False,
     device: str | None = None,
     dtype: Literal["float32", "bfloat16", "float16"] = "float32",
 ) -> Iterator[list[Translation]]:
-    """Translate the lines of a file, or of standard input, in order.
-
-    Empty lines of a file are refused before the first translation; those of standard input when they come.
+    """Translate the lines of a file, or of standard input, in order; an empty line stays empty.
 
     Args:
         run: A run of a translation recipe, or one that was fine-tuned for the task translate.
@@ -401,7 +398,6 @@ def translate(
         seed: Seed of the draw.
         encoding: Encoding of input that is not UTF-8: cp1252 (Windows), cp949 (Korean), utf-16 or another of Python's
             names.
-        skip_bad: Give an empty line an empty translation, instead of stopping.
         device: Where to compute: cpu, cuda or cuda:N; a GPU where there is one, unless given.
         dtype: Type of the weights; half precision is faster on a GPU.
     """
@@ -417,21 +413,12 @@ def translate(
     codec = check_encoding(encoding)
     path = input_path(file)
     require_lines(path, "translate")
-    name = str(path or "standard input")
-    if path is not None and not skip_bad:
-        try:
-            with open_lines(path, codec) as lines:
-                refuse_empty(enumerate(split_returns(lines), 1), name)
-        except UnicodeError:
-            raise explain_decoding(path, encoding) from None
     model = open_language_model(run, "translate", device, dtype)
     done = 0
     with open_lines(path, codec) as lines:
         try:
             texts_of_lines = split_returns(lines)
             while block := list(islice(texts_of_lines, LINES)):
-                if not skip_bad:
-                    refuse_empty(enumerate(block, done + 1), name)
                 texts = [line.rstrip("\r\n") for line in block]
                 yield from model.translate(
                     texts, beams=beams, penalty=penalty, coverage=coverage, best=best, temperature=temperature,

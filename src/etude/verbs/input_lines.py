@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TextIO
 
@@ -38,10 +37,3 @@ def require_lines(path: Path | None, verb: str) -> None:
     if path is not None and not path.is_file():
         advice = "" if path.is_dir() else f"A text itself goes in by standard input: echo 'TEXT' | etude {verb} RUN."
         raise UserError(explain_no_file(path), advice)
-
-
-def refuse_empty(lines: Iterable[tuple[int, str]], source: str) -> None:
-    """Raise UserError at the first line without a text: it has no translation."""
-    for number, line in lines:
-        if not line.strip():
-            raise UserError(f"{source}:{number}: this line is empty. Take it out, or keep its place with --skip-bad.")

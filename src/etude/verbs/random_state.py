@@ -7,10 +7,11 @@ seeded before it calls a verb, its draws go on afterwards as if the verb had dra
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from contextlib import closing, contextmanager
+from typing import ParamSpec, TypeVar, cast
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -35,7 +36,21 @@ def keep_random_state() -> Iterator[None]:
 
 
 def keeps_random_state(verb: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Make a verb keep the random state of its caller."""
+    """Make a verb keep the random state of its caller; one that yields, in each of its turns."""
+    if inspect.isgeneratorfunction(verb):
+
+        @functools.wraps(verb)
+        def iterate(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Iterator[object]:
+            with closing(verb(*args, **kwargs)) as turns:
+                while True:
+                    with keep_random_state():
+                        try:
+                            item = next(turns)
+                        except StopIteration:
+                            return
+                    yield item
+
+        return cast(Callable[Arguments, Result], iterate)
 
     @functools.wraps(verb)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
