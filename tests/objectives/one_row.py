@@ -290,6 +290,6 @@ def _runs(pieces: list[tuple[int, int, int]], gap: int) -> Iterator[tuple[int, i
 
 
 def _near_half(bounds: list[int], target: int, draws: Draws) -> int:
-    """ELECTRA's split: sentences that end within half the target, the one across it by a coin."""
-    within = bisect_left(bounds, bounds[0] + target // 2 + 1) - 1
+    """ELECTRA's split: sentences that end before half the target, the next by a coin."""
+    within = bisect_left(bounds, bounds[0] + target // 2) - 1
     return min(max(1, within + draws.coin(0.5)), len(bounds) - 2)
