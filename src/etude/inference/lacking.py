@@ -7,6 +7,7 @@ checker that knows only "one of the three" takes the type from the kind that has
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import NoReturn
 
 from etude.errors import UserError
@@ -18,12 +19,12 @@ class LackingMethodError(UserError, AttributeError):
     """A method that only another kind of model has; an AttributeError, so that `hasattr` is False."""
 
 
-class LacksText:
+class LacksText(ABC):
     """No language model: no hidden states, and no text is written or filled."""
 
+    @abstractmethod
     def refuse(self, method: str) -> NoReturn:
         """Raise LackingMethodError with what this kind of model can do."""
-        raise NotImplementedError
 
     @property
     def fill(self) -> NoReturn:
