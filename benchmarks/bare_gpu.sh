@@ -15,7 +15,7 @@
 #   bash benchmarks/bare_gpu.sh picks FOLDER WORK         pick, minilm: start picks of --mode MODE, PARALLEL at once
 #   bash benchmarks/bare_gpu.sh study FOLDER WORK NAME... text.1, text.2, tasks: prepare the text, start these studies
 #   bash benchmarks/bare_gpu.sh heads FOLDER WORK         after `study`: pre-train RECIPE on its corpus, look at its attention heads
-#   bash benchmarks/bare_gpu.sh learning FOLDER WORK      after `study`: the fast path and plain float32 on its corpus, past a bigram (same_learning.py)
+#   bash benchmarks/bare_gpu.sh learning FOLDER WORK      after `study`: the fast path and plain float32 on its corpus, past a bigram (same_learning.py with the flags in LEARNING)
 #   bash benchmarks/bare_gpu.sh twenty FOLDER WORK        text.1, text.2, tasks: start twenty_minutes.py, which needs the card alone (DECODER=1: of decoders)
 #   bash benchmarks/bare_gpu.sh trials FOLDER WORK NAME   text.1, text.2, tasks: start the trials of benchmarks/trials/NAME.yaml, WORKERS at once
 #   bash benchmarks/bare_gpu.sh wait WORK OUT SECONDS     wait, say how far all are, put results into OUT/results.tgz
@@ -190,7 +190,7 @@ heads() { # FOLDER: claim 23; the corpus is the one that the study has prepared
 learning() { # FOLDER: the corpus is the one that the study has prepared
     detach learning "$other_cores" bash -ec "
         until [ -e $work/study-runs/corpus/manifest.json ]; do sleep 2; done
-        python benchmarks/same_learning.py $work/study-runs/corpus"
+        python benchmarks/same_learning.py $work/study-runs/corpus ${LEARNING:-}"
 }
 
 twenty() { # FOLDER: RECIPE is pre-trained and fine-tuned on eight tasks; what is not done when the time is up is left out
