@@ -1,6 +1,6 @@
 """Does the fast path learn the same? Held-out loss past a bigram of the text, fast and plain, over two seeds.
 
-    python benchmarks/same_learning.py CORPUS [--steps 2500] [--after 0] [--length 128] [--works bert,gpt] [--together 8]
+    python benchmarks/same_learning.py CORPUS [--steps 2500] [--after 0] [--length 128] [--works bert,gpt]
 
     fast    what `etude pretrain` does on this device: bf16, compiled, recorded, our kernels, many sequences a row
     plain   float32, nothing compiled, torch's own kernels
@@ -10,11 +10,11 @@ learnt little that could go wrong, so it counts only where the loss is below the
 the mean difference over seeds is at most 0.01 nats.
 
 A masked model leaves the unigram's plateau at a step that the last bit decides: from one seed's first weights, two runs
-may end a tenth of a nat apart though both are right. `--after STEPS` trains one model a seed so far, fast, and lets both
-forms go on from its weights for `--steps`, each with a schedule of its own: what differs then is the arithmetic.
+may end some hundredths of a nat apart though both are right. `--after STEPS` trains one model a seed so far, fast, and
+both forms go on from its weights for `--steps`, with a schedule of their own: what differs then is the arithmetic.
 
-All runs go side by side, each in its own process: on a GPU eight of them take about as long as the slowest. A toy on a
-CPU: `--steps 30 --device cpu --works bert --together 2`.
+`--together` runs go side by side, each in its own process: on a GPU eight take about as long as the slowest. A toy on
+a CPU: `--steps 30 --device cpu --works bert --together 2`.
 """
 
 from __future__ import annotations
