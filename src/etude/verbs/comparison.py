@@ -107,8 +107,6 @@ def study(
             on_progress=on_progress or (lambda _: None),
         )
         return replace(reports[0], others=tuple(reports[1:]))
-    if in_turn:
-        raise UserError("--in-turn orders the cells of several studies. Name more than one, or leave it out.")
     return runner.run(
         loaded,
         study_folder(loaded, out),
