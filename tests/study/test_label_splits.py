@@ -131,6 +131,34 @@ def test_a_bad_example_is_found_before_anything_runs(
     assert "--skip-bad" not in str(refused.value), "a study has no such option"
 
 
+def test_files_in_another_encoding_are_read_by_its_name(tmp_path: Path) -> None:
+    rows = "".join(f"재밌었다 {number},{'좋음' if number % 2 else '나쁨'}\n" for number in range(60))
+    file = tmp_path / "all.csv"
+    file.write_bytes(f"text,label\n{rows}".encode("cp949"))
+
+    def prepare(**settings: object) -> list[dict[str, str]]:
+        study = tiny(tasks={"topic": {"kind": "classify", "train": str(file), "labels": 10, **settings}}, claims=[])
+        files = prepare_labels(study, "topic", TextSource(study.text, tmp_path), "word:100")
+        lines = files.write_train(10, 0).read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    read = prepare(encoding="cp949")
+    assert {record["label"] for record in read} == {"좋음", "나쁨"} and read[0]["text"].startswith("재밌었다 ")
+    with pytest.raises(UserError, match=r"all\.csv:2: not UTF-8.*CP949 \(Korean Windows\): name that, encoding: cp949"):
+        prepare()
+    with pytest.raises(UserError, match="is not text in ascii: name another encoding, or none for UTF-8"):
+        prepare(encoding="ascii")
+    file.write_bytes(f"text,label\n{rows}".encode())
+    assert prepare() == read, "what the file says is the task, not how its letters are stored"
+
+
+def test_an_encoding_is_one_of_files_and_there_is_one_of_that_name() -> None:
+    with pytest.raises(UserError, match="There is no encoding of text 'cp99'"):
+        tiny(tasks={"topic": {"kind": "classify", "train": "a.csv", "encoding": "cp99"}}, claims=[])
+    with pytest.raises(UserError, match="encoding is that of files"):
+        tiny(tasks={"topic": {"kind": "classify", "world": "topic", "labels": 4, "encoding": "cp949"}}, claims=[])
+
+
 def test_missing_columns_are_named_with_the_setting_for_others(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("id,words,stars\n" + "".join(f"{n},a text {n},{n % 2}\n" for n in range(9)))

@@ -177,6 +177,18 @@ def test_the_python_interface(base: Bases, reviews: tuple[Path, Path], tmp_path:
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
 
 
+def test_examples_in_another_encoding(base: Bases, tmp_path: Path) -> None:
+    rows = "".join(f"{text},{label}\n" for text, label in (("영화 정말 좋다", "좋음"), ("good film", "good")))
+    for name, codec in (("plain.csv", "utf-8"), ("korean.csv", "cp949")):
+        (tmp_path / name).write_bytes(f"text,label\n{rows}".encode(codec))
+    etude.augment(base("bert"), tmp_path / "plain.csv", out=tmp_path / "a.jsonl", copies=2)
+    etude.augment(base("bert"), tmp_path / "korean.csv", out=tmp_path / "b.jsonl", copies=2, encoding="cp949")
+    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
+    with pytest.raises(UserError, match=r"korean\.csv:2: not UTF-8.*name that, --encoding cp949"):
+        etude.augment(base("bert"), tmp_path / "korean.csv", out=tmp_path / "c.jsonl")
+    assert not (tmp_path / "c.jsonl").exists()
+
+
 def test_the_command_line(base: Bases, reviews: tuple[Path, Path], tmp_path: Path) -> None:
     line = ["augment", str(base("bert")), str(reviews[1]), "--copies", "1", "-o", str(tmp_path / "out.jsonl")]
     done = CliRunner().invoke(app, line)

@@ -338,6 +338,17 @@ def test_the_files_of_the_documentation_are_read(tmp_path: Path) -> None:
         assert template_fields(said.template)
 
 
+def test_examples_in_another_encoding(base: Callable[[str], Path], folder: Path) -> None:
+    file = write_prompt(folder)
+    plain = etude.prompt(base("gpt"), file, shots=2)
+    for name in ("train.jsonl", "test.jsonl"):
+        path = folder / name
+        path.write_bytes(path.read_text(encoding="utf-8").encode("cp949"))
+    assert etude.prompt(base("gpt"), file, shots=2, encoding="cp949").json() == plain.json()
+    with pytest.raises(UserError, match=r"test\.jsonl:\d: not UTF-8.*name that, --encoding cp949"):
+        etude.prompt(base("gpt"), file, shots=2)
+
+
 # --- the command line -------------------------------------------------------------------------------
 
 

@@ -27,6 +27,7 @@ from etude.study.settings import Study
 from etude.study.text_source import TextSource, make_sentence_pairs, open_world
 from etude.tasks import classify
 from etude.tasks.data import candidates
+from etude.tasks.data.decoding import decoding
 from etude.tasks.data.examples import MissingColumnError, check_columns
 from etude.tasks.data.records import dump_record
 from etude.tasks.data.shared_examples import content_of, warn_of_shared
@@ -351,20 +352,21 @@ def read_records(task: Task, path: Path) -> list[Record]:
     kind = task_module(task.kind)
     has_pairs = kind.parse is candidates.parse
     parse: Callable[..., object] = candidates.parse_row if has_pairs else kind.parse
-    read = check_columns(kind.records(path), lambda record, where: parse(record, task.columns, where, True))
-    if has_pairs:  # else one query could be on two sides
-        read = candidates.group_pairs(read, task.columns)
     records: list[Record] = []
-    try:  # here: a cell would say so after its pre-training
-        for where, record in read:
-            if isinstance(record, UserError):
-                raise record
-            kind.parse(record, task.columns, where, True)
-            records.append(dict(record))
-    except MissingColumnError as problem:
-        raise UserError(problem.message, f"Name yours in the task, as in {problem.setting}.") from None
-    except UserError as problem:
-        raise UserError(problem.message, "Correct it, or take it out of the file.") from None
+    with decoding(task.encoding, option="encoding:"):
+        read = check_columns(kind.records(path), lambda record, where: parse(record, task.columns, where, True))
+        if has_pairs:  # else one query could be on two sides
+            read = candidates.group_pairs(read, task.columns)
+        try:  # here: a cell would say so after its pre-training
+            for where, record in read:
+                if isinstance(record, UserError):
+                    raise record
+                kind.parse(record, task.columns, where, True)
+                records.append(dict(record))
+        except MissingColumnError as problem:
+            raise UserError(problem.message, f"Name yours in the task, as in {problem.setting}.") from None
+        except UserError as problem:
+            raise UserError(problem.message, "Correct it, or take it out of the file.") from None
     return records
 
 

@@ -10,8 +10,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from etude.errors import UserError
 from etude.settings import Strict
 from etude.study.prompts import TaskPrompt
+from etude.text.encodings import check_encoding
 
 Localized = str | dict[str, str]  # one text, or one for each language of the report
 Positive = Annotated[float, Field(gt=0)]
@@ -128,6 +130,7 @@ class Task(Strict):
     dev: str | None = Field(default=None, description="chosen on; a fifth of train if there is none")
     test: str | None = Field(default=None, description="reported; half of dev if there is none")
     columns: dict[str, str] = Field(default_factory=dict)
+    encoding: str | None = Field(default=None, description="of the files, where they are not UTF-8: cp949, utf-16")
     prompt: TaskPrompt | None = Field(default=None, description="asked as a prompt: nothing is learnt")
     direct: bool = Field(default=False, description="translation: a run of pairs answers as it is, nothing is learnt")
     labels: list[int] | int | None = Field(default=None, description="labelled examples to learn from; all if None")
@@ -142,6 +145,12 @@ class Task(Strict):
     def _check_examples(self) -> Self:
         if sum(value is not None for value in (self.world, self.made, self.train)) != 1:
             raise ValueError("a task has its examples from one of world, made and train")
+        if self.encoding is not None and self.train is None:
+            raise ValueError("encoding is that of files, and this task names none")
+        try:
+            check_encoding(self.encoding)
+        except UserError as problem:
+            raise ValueError(str(problem)) from None
         if self.direct and self.prompt is not None:
             raise ValueError("direct and prompt are two ways to answer without learning: leave one out")
         if self.direct and self.labels is not None:

@@ -25,11 +25,11 @@ NO_TEXT = ("idna", "punycode", "unicode_escape", "raw_unicode_escape")  # codecs
 UTF8 = ("utf-8", "utf8", "utf_8", "utf-8-sig")
 
 
-def suggest_encoding(path: str | Path, is_labelled: bool = False, has_option: bool = False) -> str:
+def suggest_encoding(path: str | Path, is_labelled: bool = False, option: str | None = None) -> str:
     """Return a hint such as " It reads as CP949 ...".
 
-    Where nothing fits it is "", or for a labelled file what can be done all the same. `has_option`: whether the verb
-    that reads such a file takes --encoding.
+    Where nothing fits it is "", or for a labelled file what can be done all the same. `option`: how the reader of
+    such a file is told its encoding, --encoding or a setting's name and colon.
     """
     try:
         status = Path(path).stat()
@@ -37,12 +37,12 @@ def suggest_encoding(path: str | Path, is_labelled: bool = False, has_option: bo
     except (OSError, ValueError):
         name = ""
     if not name:
-        other = " Name its encoding, as in --encoding cp1252, or save it as UTF-8." if has_option else " Convert it."
+        other = f" Name its encoding, as in {option} cp1252, or save it as UTF-8." if option else " Convert it."
         return other if is_labelled else ""
     convert = f"iconv -f {name} -t UTF-8 {shlex.quote(str(path))} > converted{Path(path).suffix}"
     kind = f" It reads as {NAMES.get(name, name)}: "
-    if has_option:
-        return f'{kind}name that, --encoding {name.lower()}, or save it as UTF-8 ("CSV UTF-8" in a spreadsheet).'
+    if option:
+        return f'{kind}name that, {option} {name.lower()}, or save it as UTF-8 ("CSV UTF-8" in a spreadsheet).'
     if is_labelled:
         return f"{kind}save it as UTF-8 (\"CSV UTF-8\" in a spreadsheet), or '{convert}' converts it."
     return f"{kind}etude prepare reads it with --encoding {name.lower()}, and '{convert}' converts it to UTF-8."

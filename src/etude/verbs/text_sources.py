@@ -40,7 +40,7 @@ def explain_encoding(path: Path | None, has_option: bool = False) -> UserError:
 
     with path.open("rb") as lines:
         number = next((number for number, line in enumerate(lines, 1) if not _is_utf8(line)), 1)
-    hint = suggest_encoding(path, is_labelled=True, has_option=has_option)
+    hint = suggest_encoding(path, is_labelled=True, option="--encoding" if has_option else None)
     return UserError(f"{path}, line {number}, is not UTF-8.{hint}")
 
 

@@ -199,6 +199,7 @@ def augment(
     seed: int = 0,
     columns: Mapping[str, str] | None = None,
     text: str | None = None,
+    encoding: str | None = None,
     device: str | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> AugmentCounts:
@@ -216,6 +217,8 @@ def augment(
         seed: Seed of the replacements: another seed makes other copies.
         columns: Which column holds what, as role=name: -c text=review -c label=stars
         text: Name of the column that holds the text.
+        encoding: Encoding of labelled files that are not UTF-8: cp1252 (Windows), cp949 (Korean), utf-16 or another of
+            Python's names.
         device: Where to compute: cpu, cuda or cuda:N; a GPU where there is one, unless given.
         on_progress: Receives the examples read, and those written.
     """
@@ -224,20 +227,22 @@ def augment(
     require_device(device)
     from etude.hub.vector_runs import open_vectors
     from etude.recipes.datasets import resolve_dataset
+    from etude.tasks.data.decoding import decoding
     from etude.transfer import augment as augmentation
 
     rules = augmentation.AugmentSettings(copies, rate, candidates, seed)
     word_vectors = None if vectors is None else open_vectors(vectors)
-    counts = augmentation.augment(
-        open_language_model(run, "augment", device),
-        file,
-        out,
-        task=resolve_dataset(task, ())[0],
-        columns=name_columns(columns, text=text),
-        rules=rules,
-        vectors=word_vectors,
-        on_progress=on_progress,
-    )
+    with decoding(encoding):
+        counts = augmentation.augment(
+            open_language_model(run, "augment", device),
+            file,
+            out,
+            task=resolve_dataset(task, ())[0],
+            columns=name_columns(columns, text=text),
+            rules=rules,
+            vectors=word_vectors,
+            on_progress=on_progress,
+        )
     return AugmentCounts(*counts)
 
 
@@ -251,6 +256,7 @@ def prompt(
     test: str | Path | None = None,
     limit: int | None = None,
     seed: int = 0,
+    encoding: str | None = None,
     skip_bad: bool = False,
     predictions: str | Path | None = None,
     device: str | None = None,
@@ -266,6 +272,8 @@ def prompt(
         test: A file of examples to ask, in place of the one named in the prompt file.
         limit: Ask only this many examples, the first ones.
         seed: Seed that chooses the examples shown.
+        encoding: Encoding of the files of examples where they are not UTF-8: cp1252 (Windows), cp949 (Korean), utf-16
+            or another of Python's names.
         skip_bad: Leave out invalid examples, instead of stopping.
         predictions: Write the answers to this file, one JSON object a line.
         device: Where to compute: cpu, cuda or cuda:N; a GPU where there is one, unless given.
@@ -280,14 +288,16 @@ def prompt(
     require_folder_of(predictions, "predictions")
     require_device(device)
     from etude.inference.model import LoadedModel
+    from etude.tasks.data.decoding import decoding
     from etude.train.checkpoint import write_text
     from etude.transfer import prompt as prompting
 
     source = run if isinstance(run, LoadedModel) else require_path("run", run, PRETRAINED)
-    result = prompting.prompt(
-        source, file, shots, train=train, test=test, seed=seed, limit=limit, skip_bad=skip_bad, device=device,
-        on_progress=on_progress,
-    )  # fmt: skip
+    with decoding(encoding):
+        result = prompting.prompt(
+            source, file, shots, train=train, test=test, seed=seed, limit=limit, skip_bad=skip_bad, device=device,
+            on_progress=on_progress,
+        )  # fmt: skip
     if predictions is not None:
         lines = (
             json.dumps({"shots": count.shots, **answer}, ensure_ascii=False) + "\n"

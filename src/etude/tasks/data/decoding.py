@@ -28,7 +28,7 @@ class Decoding:
     """What the reader of a file was told."""
 
     name: str | None = None  # as Python calls it; None: UTF-8
-    has_option: bool = False  # whether the user can name another
+    option: str | None = None  # how the user names another
 
 
 PLAIN = Decoding()
@@ -36,9 +36,12 @@ _DECODING: ContextVar[Decoding] = ContextVar("decoding", default=PLAIN)
 
 
 @contextmanager
-def decoding(name: str | None) -> Iterator[None]:
-    """Read files of examples in this encoding, UTF-8 for None; UserError where there is none of that name."""
-    token = _DECODING.set(Decoding(check_encoding(name), has_option=True))
+def decoding(name: str | None, option: str = "--encoding") -> Iterator[None]:
+    """Read files of examples in this encoding, UTF-8 for None; UserError where there is none of that name.
+
+    `option`: how messages say that another can be named.
+    """
+    token = _DECODING.set(Decoding(check_encoding(name), option))
     try:
         yield
     finally:
@@ -47,21 +50,23 @@ def decoding(name: str | None) -> Iterator[None]:
 
 def recode(path: Path, file: BinaryIO) -> BinaryIO:
     """Return the bytes of a file as UTF-8, whatever encoding was named for it."""
-    name = _DECODING.get().name
-    return file if name is None else cast(BinaryIO, io.BufferedReader(_Recoder(path, file, name)))
+    chosen = _DECODING.get()
+    return file if chosen.name is None else cast(BinaryIO, io.BufferedReader(_Recoder(path, file, chosen)))
 
 
 def advise_encoding(path: Path) -> str:
     """Return what to do with a file that is not UTF-8, as the end of a message."""
-    return suggest_encoding(path, is_labelled=True, has_option=_DECODING.get().has_option)
+    return suggest_encoding(path, is_labelled=True, option=_DECODING.get().option)
 
 
 class _Recoder(io.RawIOBase):
     """The bytes of a file as UTF-8."""
 
-    def __init__(self, path: Path, file: BinaryIO, name: str) -> None:
-        self.path, self.file, self.encoding = path, file, name
-        self.decoder = codecs.getincrementaldecoder(name)()
+    def __init__(self, path: Path, file: BinaryIO, chosen: Decoding) -> None:
+        assert chosen.name is not None and chosen.option is not None
+        self.path, self.file, self.encoding = path, file, chosen.name
+        self.option = chosen.option.rstrip(":")
+        self.decoder = codecs.getincrementaldecoder(chosen.name)()
         self.pending, self.has_ended = b"", False
 
     def readable(self) -> bool:
@@ -75,7 +80,7 @@ class _Recoder(io.RawIOBase):
                 self.pending = self.decoder.decode(data, self.has_ended).encode("utf-8", "surrogatepass")
             except UnicodeDecodeError:
                 raise UserError(
-                    f"{self.path} is not text in {self.encoding}: name another --encoding, or none for UTF-8."
+                    f"{self.path} is not text in {self.encoding}: name another {self.option}, or none for UTF-8."
                 ) from None
         target = memoryview(buffer)  # type: ignore[arg-type]
         size = min(len(target), len(self.pending))
