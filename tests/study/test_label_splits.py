@@ -144,8 +144,11 @@ def test_files_in_another_encoding_are_read_by_its_name(tmp_path: Path) -> None:
 
     read = prepare(encoding="cp949")
     assert {record["label"] for record in read} == {"좋음", "나쁨"} and read[0]["text"].startswith("재밌었다 ")
-    with pytest.raises(UserError, match=r"all\.csv:2: not UTF-8.*CP949 \(Korean Windows\): name that, encoding: cp949"):
+    with pytest.raises(
+        UserError, match=r"all\.csv:2: not UTF-8.*CP949 \(Korean Windows\): name that, encoding: cp949"
+    ) as told:
         prepare()
+    assert "take it out of the file" not in str(told.value), "the file is well, and is read in another way"
     with pytest.raises(UserError, match="is not text in ascii: name another encoding, or none for UTF-8"):
         prepare(encoding="ascii")
     file.write_bytes(f"text,label\n{rows}".encode())

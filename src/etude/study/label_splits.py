@@ -27,7 +27,7 @@ from etude.study.settings import Study
 from etude.study.text_source import TextSource, make_sentence_pairs, open_world
 from etude.tasks import classify
 from etude.tasks.data import candidates
-from etude.tasks.data.decoding import decoding
+from etude.tasks.data.decoding import EncodingError, decoding
 from etude.tasks.data.examples import MissingColumnError, check_columns
 from etude.tasks.data.records import dump_record
 from etude.tasks.data.shared_examples import content_of, warn_of_shared
@@ -365,6 +365,8 @@ def read_records(task: Task, path: Path) -> list[Record]:
                 records.append(dict(record))
         except MissingColumnError as problem:
             raise UserError(problem.message, f"Name yours in the task, as in {problem.setting}.") from None
+        except EncodingError:
+            raise
         except UserError as problem:
             raise UserError(problem.message, "Correct it, or take it out of the file.") from None
     return records

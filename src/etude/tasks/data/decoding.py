@@ -23,6 +23,10 @@ from etude.text.encodings import check_encoding, suggest_encoding
 CHUNK_BYTES = 1 << 16
 
 
+class EncodingError(UserError):
+    """Bytes of a file that are no text in its encoding; the message says what to do."""
+
+
 @dataclass(frozen=True)
 class Decoding:
     """What the reader of a file was told."""
@@ -79,7 +83,7 @@ class _Recoder(io.RawIOBase):
             try:
                 self.pending = self.decoder.decode(data, self.has_ended).encode("utf-8", "surrogatepass")
             except UnicodeDecodeError:
-                raise UserError(
+                raise EncodingError(
                     f"{self.path} is not text in {self.encoding}: name another {self.option}, or none for UTF-8."
                 ) from None
         target = memoryview(buffer)  # type: ignore[arg-type]

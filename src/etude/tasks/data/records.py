@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, cast
 
 from etude.errors import UserError, explain_no_file
 from etude.extras import require
-from etude.tasks.data.decoding import advise_encoding, recode
+from etude.tasks.data.decoding import EncodingError, advise_encoding, recode
 from etude.tasks.data.examples import Record, short
 from etude.text.line_ends import has_return_ends
 from etude.text.prepare.table_rows import strings_as_bytes
@@ -113,10 +113,8 @@ def read_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str | UserErro
         try:
             yield number, line.decode()
         except UnicodeDecodeError as problem:
-            yield (
-                number,
-                UserError(f"{path}:{number}: not UTF-8 at byte {problem.start} of the line.{advise_encoding(path)}"),
-            )
+            place = f"{path}:{number}: not UTF-8 at byte {problem.start} of the line."
+            yield number, EncodingError(place + advise_encoding(path))
 
 
 def _cut_lines(file: BinaryIO) -> Iterator[bytes]:
