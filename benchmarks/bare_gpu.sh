@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # GPU tests, picks and a study side by side on a GPU machine that has no network and is held for half an hour.
 #
-# Such a machine is taken back when nobody has sent it a command for half a minute, whatever runs on it: send each command as soon
-# as the one before has returned, and `wait` in between. What has not been brought home by then, as weights, is lost.
+# Such a machine is taken back when nobody has sent it a command for half a minute, whatever runs on it: queue all commands of a
+# visit, its last `wait` among them, before the first is sent. A sender that looks at one answer before it sends the next has lost
+# pre-trainings of 15 minutes to one late reply. What has not been brought home by then, as weights, is lost.
 #
 # Here, once, in some minutes and with a network: what the machine lacks, in folders small enough to travel one or two at a time
 # (PICKS=no: without pick and minilm, whose weights are a package of their own).
