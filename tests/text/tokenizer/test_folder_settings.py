@@ -59,6 +59,16 @@ def test_a_damaged_tokenizer_with_settings_beside_it_is_told(tmp_path: Path, con
         Tokenizer.open(tmp_path)
 
 
+def test_word_pieces_without_a_token_for_other_words_are_told(tmp_path: Path) -> None:
+    """The library reads them, and fails at the first word that the pieces do not make up."""
+    parts = json.loads(Tokenizer.open(write_folder(tmp_path) / "vocab.txt").content)
+    del parts["model"]["vocab"]["[UNK]"]
+    parts["added_tokens"] = []
+    (tmp_path / "tokenizer.json").write_text(json.dumps(parts), encoding="utf-8")
+    with pytest.raises(UserError, match=r"tokenizer\.json has WordPiece's tokens without '\[UNK\]'"):
+        Tokenizer.open(tmp_path / "tokenizer.json")
+
+
 ODD: list[Any] = [None, True, -1, 10**30, float("inf"), "", "x", "\ud800", [], {}, [None], {"content": "x"}, {"": -2}]
 SETTINGS = {
     "tokenizer_config": [

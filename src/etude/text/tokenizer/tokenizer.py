@@ -65,6 +65,12 @@ class Tokenizer:
                 f"{origin} is not a tokenizer that can be read: {problem}. Expected a tokenizer.json, a vocab.txt, "
                 "or vocab.json with merges.txt."
             ) from None
+        model = self.components["model"]
+        if model.get("type") == "WordPiece" and self.backend.model.token_to_id(model["unk_token"]) is None:
+            raise UserError(
+                f"{origin} has WordPiece's tokens without '{model['unk_token']}', which stands for a word that they do "
+                "not make up. Take one whose vocabulary is whole."
+            )
         if expansion > MAX_EXPANSION:
             raise UserError(
                 f"{origin} makes up to {expansion:,.0f} characters of one by its replacements; at most {MAX_EXPANSION} "
