@@ -11,6 +11,7 @@ from etude.study import planner
 from etude.study.claims import explain_untested, judge_claims, leaves_majority
 from etude.study.execute import OUTCOME
 from etude.study.leaderboard import format_cost, render_leaderboard_html, render_markdown
+from etude.study.plan import Plan
 from etude.study.references import Progress
 from etude.study.runner import Report
 from etude.study.settings import Study
@@ -141,6 +142,27 @@ def test_the_first_planned_look_that_settles_a_claim_counts(report: Report) -> N
     assert whole["verdict"] == "not settled" and whole["pretrainings"] == 4
 
 
+def finish_cell(plan: Plan, key: str, scores: list[float], dev: float) -> None:
+    """Store a transfer that has ended with these scores of its test examples."""
+    outcome = mean_outcome(scores)
+    folder = plan.store.work_folder(key)
+    folder.mkdir(parents=True, exist_ok=True)
+    outcome.save(folder / OUTCOME)
+    plan.store.finish(key, {"seconds": 1.0, "how": "mean", "value": float(outcome.score()), "dev": dev})
+
+
+def test_of_seeds_that_are_done_the_setting_that_is_best_on_dev_is_shown(tmp_path: Path) -> None:
+    """Of settings with as many seeds the first was, so that a control was shown at a rate that dev does not prefer."""
+    changes = {"seeds.pretrain": 3, "seeds.transfer": 1, "tune": {"train.lr": [1e-3, 1e-4, 1e-5]}}
+    plan = planner.make_plan(tiny(**changes), tmp_path, device="cpu", dry=True)
+    for number, (dev, seeds) in enumerate([(0.6, 2), (0.7, 2), (0.9, 1)]):
+        for unit in sorted(plan.units)[:seeds]:
+            finish_cell(plan, plan.trials["bert", "topic@16", number, unit], [number / 4] * 8, dev)
+    outcomes = StudyOutcomes(plan, {})
+    assert not outcomes.has_scores("bert", "topic@16")
+    assert outcomes.partial["bert", "topic@16"] == [0.25, 0.25], "more seeds count more than a better dev score"
+
+
 def test_a_look_keeps_the_settings_that_it_chose(tmp_path: Path) -> None:
     """Settings are chosen on dev: those that later seeds prefer must not change what an earlier look has settled."""
     changes = {"rule.looks": [2, 4], "seeds.pretrain": 4, "seeds.transfer": 1, "tune": {"train.lr": [1e-3, 1e-4]}}
@@ -151,11 +173,7 @@ def test_a_look_keeps_the_settings_that_it_chose(tmp_path: Path) -> None:
             continue
         dev = 0.8 if number == (seed >= 2) else 0.5 + 0.1 * number  # the first is the best of two seeds, not of four
         share = 0.9 if (row, number) == ("bert", 0) else 0.5
-        outcome = mean_outcome((rng.random(2000) < share).astype(float).tolist())
-        folder = plan.store.work_folder(key)
-        folder.mkdir(parents=True, exist_ok=True)
-        outcome.save(folder / OUTCOME)
-        plan.store.finish(key, {"seconds": 1.0, "how": "mean", "value": float(outcome.score()), "dev": dev})
+        finish_cell(plan, key, (rng.random(2000) < share).astype(float).tolist(), dev)
     outcomes = StudyOutcomes(plan, {})
     assert outcomes.chosen["bert", "topic@16"] == 1, "by all four"
     first = judge_claims(outcomes)[0]

@@ -75,15 +75,20 @@ class StudyOutcomes:
         self.examples[row.name, column.name] = _group_by_seed(table)
 
     def _collect_partial(self, row: Row, column: Column) -> None:
-        """Keep the scores of the seeds that are done; of several tuned settings, of the one with the most."""
+        """Keep the scores of the seeds that are done: of several tuned settings, of the one with the most.
+
+        Of settings with as many seeds, of the one that is best on dev, as where all are done.
+        """
         plan, store = self.plan, self.plan.store
-        listed: list[list[float]] = []
+        candidates: list[tuple[int, float, list[float]]] = []
         for number in range(len(plan.tune_grid(row))):
             keys = [plan.trials[row.name, column.name, number, unit] for unit in self.units]
-            listed.append([float(load_outcome(store, key).score()) for key in keys if store.state(key) == "done"])
-        scores = max(listed, key=len)
-        if scores:
-            self.partial[row.name, column.name] = scores
+            done = [key for key in keys if store.state(key) == "done"]
+            if done:
+                dev = fmean(store.result(key)["dev"] for key in done)
+                candidates.append((len(done), dev, [float(load_outcome(store, key).score()) for key in done]))
+        if candidates:
+            self.partial[row.name, column.name] = max(candidates, key=lambda candidate: candidate[:2])[2]
 
     def at_look(self, look: int) -> StudyOutcomes:
         """The outcomes as they were at a planned look: settings are chosen on dev by the seeds that there were.
