@@ -7,8 +7,11 @@ TEXT is a text file, TASKS a folder with <task>/train.jsonl.xz and valid.jsonl.x
 recipe's `train.minutes` become steps by the measured speed of the card, once: a run that was interrupted goes on with
 the same schedule. Every fine-tuning tries three rates with one seed, and the best on valid is repeated with the others;
 medians are over all seeds of that rate. LAMBADA's passages are TASKS/lambada/*.jsonl.xz; without them bits a byte stand
-alone. Everything lies in WORK and goes on where it stopped: run it again after an
-interruption, on a second visit with WORK brought along. `--stop-after 540` ends by itself before a visit does.
+alone. Everything lies in WORK and goes on where it stopped: run it again after an interruption. On another machine, a
+second visit needs two things of WORK: `encoder` (its checkpoints apart), which is then not pre-trained again and needs
+no text, and scores.jsonl, whose fine-tunings are not repeated. `--stop-after 540` ends by itself before a visit does.
+
+At the end the best runs of two tasks are exported and scored by `transformers` alone, beside their own scores.
 
 BERT-medium's published row (Turc et al. 2019, 8 x 512 too) and the goals stand beside the table. Scores are those of
 the `valid` splits, on which the rate and the epoch were chosen: development figures, not test figures.
@@ -25,7 +28,8 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +46,9 @@ TASKS: dict[str, tuple[str, list[str], int, str, float, float | None]] = {
 }
 RATES = ("5e-5", "1e-4", "2e-4")
 FINE_TUNING = ["train.batch_examples=32", "train.warmup=0.1", "task.length=128"]
+EXPORTED = ("mrpc", "rte")  # scored again by transformers
+KEPT = "scores.jsonl"
+KEEPING = threading.Lock()
 RUNNING: set[subprocess.Popen[bytes]] = set()
 STOPPED = threading.Event()
 
@@ -88,10 +95,10 @@ def prepare(arguments: argparse.Namespace, work: Path) -> Path:
 
 def pretrain(arguments: argparse.Namespace, work: Path, recipe: str, name: str, settings: list[str]) -> Path:
     """Pre-train, or go on with what was interrupted; `train.minutes` were turned into steps at the first start."""
-    corpus, run = prepare(arguments, work), work / name
-    log = work / f"{name}.log"
-    if (run / "model.safetensors").is_file():
+    run, log = work / name, work / f"{name}.log"
+    if (run / "model.safetensors").is_file():  # perhaps brought here without its text
         return run
+    corpus = prepare(arguments, work)
     if (run / "recipe.yaml").is_file():
         etude("pretrain", "--resume", run, log=log, threads=4)
     else:
@@ -103,27 +110,51 @@ def finetune(arguments: argparse.Namespace, run: Path, work: Path, name: str, ra
     kind, options, epochs, *_ = TASKS[name]
     folder = work / "tasks" / f"{name}-{rate}-{seed}"
     log = work / "tasks" / f"{folder.name}.log"
-    if (folder / "model.safetensors").is_file():
+    if seed in read_scores(work, name).get(rate, {}):
         return
-    if (folder / "recipe.yaml").is_file():
+    if (folder / "recipe.yaml").is_file() and not (folder / "model.safetensors").is_file():
         etude("finetune", "--resume", folder, "-q", log=log)
-        return
-    files = ["--train", f"{arguments.tasks}/{name}/train.jsonl.xz", "--dev", f"{arguments.tasks}/{name}/valid.jsonl.xz"]
-    settings = [*FINE_TUNING, f"train.lr={rate}", f"train.epochs={epochs}", f"train.seed={seed}"]
-    settings += [f"train.steps={arguments.task_steps}", "train.epochs=null"] if arguments.task_steps else []
-    etude("finetune", run, kind, *options, *files, "-o", folder, *settings, "-q", log=log)
+    elif not folder.exists():
+        files = [f"{arguments.tasks}/{name}/{part}.jsonl.xz" for part in ("train", "valid")]
+        settings = [*FINE_TUNING, f"train.lr={rate}", f"train.epochs={epochs}", f"train.seed={seed}"]
+        settings += [f"train.steps={arguments.task_steps}", "train.epochs=null"] if arguments.task_steps else []
+        words = ["--train", files[0], "--dev", files[1], "-o", folder, *settings, "-q"]
+        etude("finetune", run, kind, *options, *words, log=log)
+    if (folder / "model.safetensors").is_file():
+        keep_scores(folder, work, name, rate, seed)
+
+
+def keep_scores(folder: Path, work: Path, name: str, rate: str, seed: int) -> None:
+    """Add a line with the scores of a finished fine-tuning: the weights of so many come home from no machine."""
+    import yaml
+
+    scores = yaml.safe_load((folder / "task.yaml").read_text(encoding="utf-8"))["scores"]
+    line = {
+        "task": name, "rate": rate, "seed": seed, "encoder": hash_encoder(work),
+        "scores": {key: score["value"] for key, score in scores.items()},
+    }  # fmt: skip
+    with KEEPING, open(work / KEPT, "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def hash_encoder(work: Path) -> str:
+    """Return what names the weights that are fine-tuned, so that scores of others are not taken for theirs."""
+    sums = work / "encoder" / "checksums.json"
+    if not sums.is_file():
+        return ""
+    digest: str = json.loads(sums.read_text(encoding="utf-8"))["files"]["model.safetensors"]["sha256"]
+    return digest[:16]
 
 
 def read_scores(work: Path, name: str) -> dict[str, dict[int, float]]:
     """Return the scores of the finished fine-tunings of a task, by rate and seed."""
-    import yaml
-
+    with KEEPING:
+        lines = (work / KEPT).read_text(encoding="utf-8").splitlines() if (work / KEPT).is_file() else []
     scores: dict[str, dict[int, float]] = {}
-    for folder in sorted((work / "tasks").glob(f"{name}-*/")):
-        rate, _, seed = folder.name.removeprefix(f"{name}-").rpartition("-")
-        if (folder / "model.safetensors").is_file() and rate in RATES:
-            plan = yaml.safe_load((folder / "task.yaml").read_text(encoding="utf-8"))
-            scores.setdefault(rate, {})[int(seed)] = 100 * plan["scores"][TASKS[name][3]]["value"]
+    encoder = hash_encoder(work)
+    for line in map(json.loads, lines):
+        if line["task"] == name and line["rate"] in RATES and line["encoder"] == encoder:
+            scores.setdefault(line["rate"], {})[line["seed"]] = 100 * line["scores"][TASKS[name][3]]
     return scores
 
 
@@ -134,17 +165,39 @@ def best_rate(scores: dict[str, dict[int, float]]) -> str | None:
 
 
 def finetune_all(arguments: argparse.Namespace, run: Path, work: Path) -> None:
-    """Try the rates, then the other seeds at the best, task by task as each is done; the long tasks first."""
+    """Try the rates of all tasks, the long ones first; repeat the best of a task with other seeds once it is known."""
     with ThreadPoolExecutor(arguments.processes) as pool:
-        trials = [(name, rate, 0) for name in arguments.only for rate in RATES]
-        list(pool.map(lambda job: finetune(arguments, run, work, *job), trials))
-        repeats = [
-            (name, rate, seed)
-            for name in arguments.only
-            if (rate := best_rate(read_scores(work, name))) is not None
-            for seed in range(1, arguments.seeds)
-        ]
-        list(pool.map(lambda job: finetune(arguments, run, work, *job), repeats))
+
+        def begin(name: str, rate: str, seed: int) -> Future[None]:
+            return pool.submit(finetune, arguments, run, work, name, rate, seed)
+
+        trials = {begin(name, rate, 0): name for name in arguments.only for rate in RATES}
+        repeats, left = [], Counter(trials.values())
+        for trial in as_completed(trials):
+            name = trials[trial]
+            left[name] -= 1
+            if left[name] == 0 and (rate := best_rate(read_scores(work, name))) is not None:
+                repeats += [begin(name, rate, seed) for seed in range(1, arguments.seeds)]
+        for job in [*trials, *repeats]:
+            job.result()
+
+
+def check_exports(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """Export a best run of some tasks; returns its score and that of transformers on the same file."""
+    found: dict[str, Any] = {}
+    for name in EXPORTED:
+        rate = best_rate(read_scores(work, name)) if name in arguments.only else None
+        runs = [folder.parent for folder in sorted((work / "tasks").glob(f"{name}-{rate}-*/model.safetensors"))]
+        if not runs or STOPPED.is_set():
+            continue
+        run = runs[0]
+        script = Path(__file__).with_name("exported_scores.py")
+        command = [sys.executable, str(script), str(run), f"{arguments.tasks}/{name}/valid.jsonl.xz"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        (run.parent / f"{run.name}-exported.log").write_text(done.stderr, encoding="utf-8")
+        found[name] = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else done.stderr[-300:]
+        print(f"{run.name}, exported: {found[name]}", flush=True)
+    return found
 
 
 def collect(arguments: argparse.Namespace, run: Path, work: Path) -> dict[str, Any]:
@@ -153,11 +206,14 @@ def collect(arguments: argparse.Namespace, run: Path, work: Path) -> dict[str, A
         (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines() if (run / "metrics.jsonl").is_file() else []
     )
     valid = [json.loads(line) for line in lines if '"valid"' in line]
-    result: dict[str, Any] = {"recipe": arguments.recipe, "pretraining": valid[-1] if valid else None, "tasks": {}}
+    result: dict[str, Any] = {
+        "recipe": arguments.recipe, "settings": arguments.settings, "encoder": hash_encoder(work),
+        "pretraining": valid[-1] if valid else None, "tasks": {},
+    }  # fmt: skip
     for name in arguments.only:
         scores = read_scores(work, name)
         rate = best_rate(scores)
-        values = list(scores[rate].values()) if rate else []
+        values = [scores[rate][seed] for seed in sorted(scores[rate])] if rate else []
         result["tasks"][name] = {
             "trials": scores, "rate": rate, "values": values, "median": statistics.median(values) if values else None,
         }  # fmt: skip
@@ -193,7 +249,7 @@ def compare_decoders(arguments: argparse.Namespace, work: Path) -> dict[str, Any
             lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
             valid = [json.loads(line) for line in lines if '"valid"' in line][-1]
             results[name] = {"valid": valid, "lambada": score_last_words(arguments, run, work)}
-    (work / "decoders.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+        (work / "decoders.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
     return results
 
 
@@ -247,7 +303,10 @@ def main() -> None:
         finetune_all(arguments, run, work)
     elif not STOPPED.is_set():
         raise SystemExit(1)  # the command has said why
-    result = collect(arguments, run, work)
+    from etude.runs.model_card import describe_hardware, describe_versions
+
+    machine = {"hardware": describe_hardware(), "versions": describe_versions()}
+    result = machine | collect(arguments, run, work) | {"exported": check_exports(arguments, work)}
     (work / "twenty_minutes.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
     print_table(result)
     print(f"{time.perf_counter() - start:.0f} s in all{', stopped: run it again' if STOPPED.is_set() else ''}")

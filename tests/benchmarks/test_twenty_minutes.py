@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,6 +70,62 @@ def test_rates_are_tried_and_the_best_is_repeated(
     assert "sst2         accuracy     77.0  goal 90.5 missed   lr 1e-4  all 75.0 77.0 79.0  BERT-medium 89.6" in table
     start(monkeypatch, tmp_path, *words, "--minutes", "3")
     assert len(calls) == 12, "what is done is not repeated"
+
+
+def test_a_second_machine_goes_on_with_weights_and_scores_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing else of a visit came home: text and corpus were prepared anew, and all fine-tunings repeated."""
+    calls: list[list[str]] = []
+    monkeypatch.setattr(twenty_minutes, "etude", fake_etude(calls))
+    encoder = tmp_path / "work" / "encoder"
+    encoder.mkdir(parents=True)
+    (encoder / "model.safetensors").touch()
+    sums = {"files": {"model.safetensors": {"sha256": "a" * 64}}}
+    (encoder / "checksums.json").write_text(json.dumps(sums))
+    kept = [
+        {"task": "sst2", "rate": rate, "seed": 0, "encoder": name * 16, "scores": {"accuracy": SCORES[rate]}}
+        for rate, name in (("5e-5", "a"), ("1e-4", "a"), ("2e-4", "b"))  # the last of other weights
+    ]
+    (tmp_path / "work" / "scores.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+    start(monkeypatch, tmp_path, "--only", "sst2", "--seeds", "3", "--processes", "1")
+    runs = [Path(line[line.index("-o") + 1]).name for line in calls]
+    assert runs == ["sst2-2e-4-0", "sst2-1e-4-1", "sst2-1e-4-2"]
+    result = json.loads((tmp_path / "work" / "twenty_minutes.json").read_text())
+    assert result["tasks"]["sst2"]["values"] == pytest.approx([75, 77, 79])
+    assert len((tmp_path / "work" / "scores.jsonl").read_text().splitlines()) == 6
+
+
+def test_repeats_of_a_task_do_not_wait_for_the_rates_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[list[str]] = []
+    quick, repeated = fake_etude(calls), threading.Event()
+
+    def run(*words: object, log: Path, threads: int = 1) -> int:
+        if "sst2" in words and not repeated.wait(20):
+            return 2
+        code = quick(*words, log=log, threads=threads)
+        if "train.seed=1" in words:
+            repeated.set()
+        return code
+
+    monkeypatch.setattr(twenty_minutes, "etude", run)
+    start(monkeypatch, tmp_path, "--only", "sst2", "rte", "--seeds", "2", "--processes", "4")
+    result = json.loads((tmp_path / "work" / "twenty_minutes.json").read_text())
+    assert [row["rate"] for row in result["tasks"].values()] == ["1e-4", "1e-4"]
+
+
+def test_the_best_run_is_scored_again_by_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(twenty_minutes, "etude", fake_etude([]))
+    (tmp_path / "python").write_text('#!/bin/sh\necho "[\\"$2\\", \\"$3\\"]"\n')
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    start(monkeypatch, tmp_path, "--only", "mrpc", "sst2", "--seeds", "1", "--processes", "1")
+    exported = json.loads((tmp_path / "work" / "twenty_minutes.json").read_text())["exported"]
+    assert exported == {"mrpc": [f"{tmp_path}/work/tasks/mrpc-1e-4-0", f"{tmp_path}/tasks/mrpc/valid.jsonl.xz"]}
 
 
 def test_a_command_that_fails_is_shown_and_ends_what_needs_it(
