@@ -19,8 +19,14 @@
 #   bash benchmarks/bare_gpu.sh learning FOLDER WORK      after `study`: the fast path and plain float32 on its corpus, past a bigram (same_learning.py with the flags in LEARNING)
 #   bash benchmarks/bare_gpu.sh twenty FOLDER WORK        text.1, text.2, tasks: start twenty_minutes.py, which needs the card alone (DECODER=1: of decoders)
 #   bash benchmarks/bare_gpu.sh trials FOLDER WORK NAME   text.1, text.2, tasks: start the trials of benchmarks/trials/NAME.yaml, WORKERS at once
+#   bash benchmarks/bare_gpu.sh weights WORK OUT SECONDS NUMBER...  wait for the encoder of `twenty`, put these of its files into OUT
 #   bash benchmarks/bare_gpu.sh wait WORK OUT SECONDS     wait, say how far all are, put results into OUT/results.tgz
 #   bash benchmarks/bare_gpu.sh stop WORK NAME            end tests or study in good order: one killed takes the others' GPU along
+#
+# A second visit goes on where the first one ended if FOLDER holds what came home of it: of OUT/results.tgz `trials` and
+# `trial-runs` (trials are not repeated, and have as many steps), or `twenty` (fine-tunings are not repeated), with the encoder in
+# encoder.1, encoder.2, ... as `weights` wrote them: encoder.01 to about encoder.08, of 15.5 MiB each, four of which come home with
+# a call. They go there in folders, two of them in each, and no text is needed then.
 #
 # DATA holds tasks/NAME/{train,valid}.jsonl.xz and corpora/ (benchmarks/pick_tasks.py), TEXT is the text of the studies; cells
 # that are there already count for the same text alone (benchmarks/results/cells/README.md). WORK outlives a checkout that is sent anew: the code runs from a copy in it. MODE=gpu-start, PARALLEL=6,
@@ -102,8 +108,11 @@ other_cores=$((used > last ? last : used))-$last
 
 keep() { # FOLDER: what has come outlives the checkout
     local name
-    for name in minilm pick tasks text.1 text.2; do
+    for name in minilm pick tasks text.1 text.2 trials trial-runs twenty; do
         if [ -d "$1/$name" ] && [ ! -e "$work/$name" ]; then cp -r "$1/$name" "$work/"; fi
+    done
+    for name in "$1"/encoder*; do  # files, or folders of them
+        if [ -e "$name" ]; then mkdir -p "$work/encoder"; find "$name" -type f -name "encoder.*" -exec cp {} "$work/encoder/" \;; fi
     done
 }
 
@@ -194,9 +203,39 @@ learning() { # FOLDER: the corpus is the one that the study has prepared
         python benchmarks/same_learning.py $work/study-runs/corpus ${LEARNING:-}"
 }
 
+unpack_encoder() { # what `weights` took home: without its checkpoints, since it is finished
+    if [ -e "$work/twenty/encoder" ]; then return; fi
+    rm -rf "$work/encoder.new"; mkdir -p "$work/encoder.new"
+    if ! (set -o pipefail; cat "$work"/encoder/encoder.* | xz -dc | tar xf - -C "$work/encoder.new"); then
+        echo "$command: the encoder is not whole, of it there are: $(ls "$work/encoder" | tr '\n' ' ')" >&2; exit 2
+    fi
+    mkdir -p "$work/twenty"; mv "$work/encoder.new/encoder" "$work/twenty/"; rm -r "$work/encoder.new"
+}
+
+weights() { # OUT SECONDS NUMBER...
+    local out end number parts="$work/encoder.parts" file
+    mkdir -p "$1"; out=$(cd "$1" && pwd); end=$((SECONDS + $2)); shift 2
+    # checksums are written last
+    while [ ! -e "$work/twenty/encoder/checksums.json" ] && [ $SECONDS -lt "$end" ] && [ -n "$(running)" ]; do sleep 2; done
+    if [ ! -e "$work/twenty/encoder/checksums.json" ]; then
+        echo "weights: the encoder is not finished; $(left) seconds left; under way: $(running)"; return
+    fi
+    if [ ! -e "$parts" ]; then
+        rm -rf "$parts.new"; mkdir "$parts.new"
+        tar cf - -C "$work/twenty" --exclude=encoder/checkpoints encoder | xz -1 -T0 -c \
+            | split -b 15872K --numeric-suffixes=1 -a 2 - "$parts.new/encoder."
+        mv "$parts.new" "$parts"
+    fi
+    for number in "$@"; do
+        file=$parts/encoder.$(printf %02d "$number")
+        if [ -e "$file" ]; then cp "$file" "$out/"; fi
+    done
+    echo "weights: $(ls "$out" | grep -c '^encoder\.') of $(ls "$parts" | wc -l) files are in OUT; $(left) seconds left"
+}
+
 twenty() { # FOLDER: RECIPE is pre-trained and fine-tuned on eight tasks; what is not done when the time is up is left out
-    unpack_text
     minutes_left > /dev/null
+    if [ -d "$work/encoder" ]; then unpack_encoder; else unpack_text; fi
     nvidia-cuda-mps-control -d || true  # a dozen fine-tunings at once
     detach twenty "0-$last" python benchmarks/twenty_minutes.py "$work/text.txt" "$work/tasks" "$work/twenty" \
         --vocab "$work/tasks/vocab.txt" --recipe "${RECIPE:-encoder-20min}" --stop-after "$(left)" ${DECODER:+--decoder} --settings ${RECIPE_SET:-}
@@ -221,7 +260,9 @@ wait_for_all() { # OUT SECONDS
     if [ -e "$work/study/log.txt" ]; then tail -n 5 "$work/study/log.txt"; fi
     if [ -e "$work/tests.log" ]; then grep -a "FAILED tests\|ERROR tests" "$work/tests.log" | sort -u | head -n 30 || true; fi
     (cd "$work" && tar czf "$out/results.tgz" --ignore-failed-read $(find . -maxdepth 1 -name '*.log' -type f) \
-        $(find twenty -name '*.json' -o -name '*.jsonl' -o -name '*.log' -o -name task.yaml 2> /dev/null) $(ls -d picks study heads trials 2> /dev/null)) \
+        $(ls -d commit picks study heads trials 2> /dev/null) \
+        $(find twenty trial-runs \( -type d \( -name checkpoints -o -name 'corpus*' \) -o -name tokenizer.json \) -prune -o -type f \( -name '*.json' \
+            -o -name '*.jsonl' -o -name '*.log' -o -name task.yaml -o -name recipe.yaml -o -name README.md \) -print 2> /dev/null)) \
         || (($? == 1))  # a file has grown while it was read, as logs do; the archive is whole
     echo "$(left) seconds left; under way: $(running)"
 }
@@ -241,12 +282,13 @@ stop() { # NAME: under MPS a process that is killed makes all others lose the de
     echo "under way: $(running)"
 }
 
-known="pack, keep, begin, speed, tests, picks, study, heads, learning, twenty, trials, wait or stop"
+known="pack, keep, begin, speed, tests, picks, study, heads, learning, twenty, trials, weights, wait or stop"
 command=${1:-nothing}
 case $command in
 pack) names="DATA TEXT FOLDER" ;;
 speed | study | trials) names="FOLDER WORK NAME..." ;;
 keep | begin | tests | picks | heads | learning | twenty) names="FOLDER WORK" ;;
+weights) names="WORK OUT SECONDS NUMBER..." ;;
 wait) names="WORK OUT SECONDS" ;;
 stop) names="WORK NAME" ;;
 *) echo "$known, not $command" >&2; exit 2 ;;
@@ -255,6 +297,7 @@ shift; needs "$names" "$@"
 case $command in
 pack) pack "$@" ;;
 wait) work=$(cd "$1" && pwd); wait_for_all "$2" "$3" ;;
+weights) work=$(cd "$1" && pwd); shift; weights "$@" ;;
 stop) work=$(cd "$1" && pwd); stop "$2" ;;
 *)
     # the same command with WORK alone would take that for FOLDER, and make a folder of the first NAME

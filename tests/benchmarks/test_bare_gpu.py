@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
+import shutil
 import subprocess
+import tarfile
 import time
 from pathlib import Path
 
@@ -53,7 +56,7 @@ def wait_for_call(machine: Path) -> list[str]:
         (("study", "folder", "work"), "NAME..."), (("study", "work", "electra-ablations"), "NAME..."),
         (("speed", "folder", "work"), "NAME..."), (("begin", "folder"), "WORK"), (("pack", "data"), "TEXT FOLDER"),
         (("wait", "work", "out"), "SECONDS"), (("stop", "work"), "NAME"), (("twenty",), "FOLDER WORK"),
-        (("trials", "folder", "work"), "NAME"),
+        (("trials", "folder", "work"), "NAME"), (("weights", "work", "out", "1"), "NUMBER..."),
     ],
 )  # fmt: skip
 def test_arguments_that_are_missing_are_named(machine: Path, words: tuple[str, ...], missing: str) -> None:
@@ -134,3 +137,71 @@ def test_what_grows_while_it_is_packed_ends_no_waiting(machine: Path, code: int,
     done = run(machine, "wait", "work", "out", "0")
     assert (done.returncode == 0) == is_fine and ("seconds left" in done.stdout) == is_fine
     assert (machine / "out" / "results.tgz").is_file()
+
+
+def write_encoder(machine: Path) -> bytes:
+    """An encoder of `twenty` that takes two files to come home, with checkpoints that do not; returns its weights."""
+    weights = random.Random(0).randbytes(17 << 20)
+    encoder = machine / "work" / "twenty" / "encoder"
+    (encoder / "checkpoints").mkdir(parents=True)
+    (encoder / "checkpoints" / "weights.safetensors").write_bytes(weights)
+    (encoder / "model.safetensors").write_bytes(weights)
+    (encoder / "checksums.json").write_text("{}")
+    return weights
+
+
+def test_an_encoder_comes_home_in_files_and_goes_on_elsewhere(machine: Path) -> None:
+    """Of a visit nothing came home but its logs: a second one pre-trained anew."""
+    weights = write_encoder(machine)
+    done = run(machine, "weights", "work", "first", "0", "1")
+    assert done.returncode == 0 and "1 of 2 files" in done.stdout, done.stderr
+    done = run(machine, "weights", "work", "second", "0", "2", "3", "4")
+    assert done.returncode == 0, done.stderr
+    sizes = [file.stat().st_size for part in ("first", "second") for file in (machine / part).iterdir()]
+    assert len(sizes) == 2 and max(sizes) < 16 << 20 and sum(sizes) < 2 * len(weights)
+
+    other = machine / "other"
+    for name in ("tree", "tasks"):
+        (other / name).mkdir(parents=True)
+    (other / "begun").write_text(str(int(time.time())))
+    folder = machine / "folder"
+    (folder / "encoder.1").mkdir()
+    (machine / "second" / "encoder.02").rename(folder / "encoder.1" / "encoder.02")
+    assert run(machine, "keep", "folder", "other").returncode == 0
+    done = run(machine, "twenty", "folder", "other")
+    assert done.returncode == 2 and "not whole" in done.stderr and "encoder.02" in done.stderr
+    shutil.rmtree(folder / "encoder.1")  # the next call brings other files
+    (folder / "encoder.2").mkdir()
+    (machine / "first" / "encoder.01").rename(folder / "encoder.2" / "encoder.01")
+    (folder / "twenty").mkdir()
+    (folder / "twenty" / "scores.jsonl").write_text("{}")
+    done = run(machine, "twenty", "folder", "other")
+    assert done.returncode == 0, done.stderr
+    assert wait_for_call(machine)[0] == "benchmarks/twenty_minutes.py"
+    assert (other / "twenty" / "encoder" / "model.safetensors").read_bytes() == weights
+    assert not (other / "twenty" / "encoder" / "checkpoints").exists()
+    assert (other / "twenty" / "scores.jsonl").is_file()
+
+
+def test_weights_that_are_not_there_end_no_sequence_of_commands(machine: Path) -> None:
+    done = run(machine, "weights", "work", "out", "0", "1")
+    assert done.returncode == 0 and "not finished" in done.stdout and not list((machine / "out").iterdir())
+
+
+def test_results_hold_scores_and_logs_and_no_tokenizers(machine: Path) -> None:
+    """A tokenizer in each of fifty fine-tunings took results.tgz to the size at which it stays behind."""
+    files = {
+        "twenty/scores.jsonl": True, "twenty/tasks/rte-1e-4-0/task.yaml": True, "twenty/tasks/rte-1e-4-0.log": True,
+        "twenty/tasks/rte-1e-4-0/tokenizer.json": False, "twenty/corpus/manifest.json": False,
+        "twenty/encoder/metrics.jsonl": True, "twenty/encoder/checkpoints/step-1/state.json": False,
+        "trial-runs/speeds.json": True, "trial-runs/logs/base.log": True, "trial-runs/corpus-x/manifest.json": False,
+        "trial-runs/runs/base/metrics.jsonl": True, "trial-runs/runs/base/model.safetensors": False,
+        "trials/encoder-20min.jsonl": True, "commit": True,
+    }  # fmt: skip
+    for name in files:
+        (machine / "work" / name).parent.mkdir(parents=True, exist_ok=True)
+        (machine / "work" / name).write_text("{}")
+    assert run(machine, "wait", "work", "out", "0").returncode == 0
+    with tarfile.open(machine / "out" / "results.tgz") as archive:
+        kept = {name.removeprefix("./") for name in archive.getnames()}
+    assert {name: name in kept for name in files} == files
