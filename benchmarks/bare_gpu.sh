@@ -18,7 +18,7 @@
 #   bash benchmarks/bare_gpu.sh heads FOLDER WORK         after `study`: pre-train RECIPE on its corpus, look at its attention heads
 #   bash benchmarks/bare_gpu.sh learning FOLDER WORK      after `study`: the fast path and plain float32 on its corpus, past a bigram (same_learning.py with the flags in LEARNING)
 #   bash benchmarks/bare_gpu.sh twenty FOLDER WORK        text.1, text.2, tasks: start twenty_minutes.py, which needs the card alone (DECODER=1: of decoders)
-#   bash benchmarks/bare_gpu.sh trials FOLDER WORK NAME   text.1, text.2, tasks: start the trials of benchmarks/trials/NAME.yaml, WORKERS at once
+#   bash benchmarks/bare_gpu.sh trials FOLDER WORK NAME   text.1, text.2, tasks: start the trials of benchmarks/trials/NAME.yaml, WORKERS at once (2 leave less undone at the end), FINETUNINGS beside them (half the cores)
 #   bash benchmarks/bare_gpu.sh weights WORK OUT SECONDS NUMBER...  wait for the encoder of `twenty`, put these of its files into OUT
 #   bash benchmarks/bare_gpu.sh wait WORK OUT SECONDS     wait, say how far all are, put results into OUT/results.tgz
 #   bash benchmarks/bare_gpu.sh stop WORK NAME            end tests or study in good order: one killed takes the others' GPU along
@@ -246,7 +246,7 @@ trials() { # FOLDER NAME: a trial that would not end in time is not begun
     local limit; limit=$(minutes_left)
     nvidia-cuda-mps-control -d || true
     detach trials "0-$last" python benchmarks/recipe_trials.py "benchmarks/trials/$2.yaml" "$work/text.txt" "$work/tasks" "$work/trial-runs" \
-        --tokenizer "$work/tasks/vocab.txt" --parallel "$workers" --finetunings $((2 * workers)) --until "$limit" \
+        --tokenizer "$work/tasks/vocab.txt" --parallel "$workers" --finetunings "${FINETUNINGS:-$((last / 2 + 1))}" --until "$limit" \
         --commit "$(cat "$work/commit")" --results "$work/trials"
 }
 

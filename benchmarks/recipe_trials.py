@@ -15,7 +15,8 @@ fine-tuned on every task with every seed, `--finetunings` at once, while the nex
 mean over tasks of the mean over seeds, on the `valid` files, so these choose and are no test. Where a file has no
 tasks, the loss on held-out text decides: for trials of one objective and one tokenizer. A trial's line goes to
 results/trials/RECIPE.jsonl; lines that are there for as many minutes are not repeated. `--only NAME ...` takes some
-trials, `--until` begins none that would not end by then; a later call uses what WORK holds of an interrupted one.
+trials, `--until` begins none that would not end by then, its fine-tunings included; a later call uses what WORK holds
+of an interrupted one. Each fine-tuning is printed, too: what is known of a trial when a machine goes before its end.
 """
 
 from __future__ import annotations
@@ -147,32 +148,42 @@ class Workshop:
                 self.etude("prepare", self.text, "-o", folder, "--tokenizer", tokenizer, log=folder.name, threads=2)
         return folder
 
-    def measure_speeds(self, trials: Iterable[Trial], compile_at_once: int) -> dict[str, dict[str, float]]:
-        """The median of some measurements of each trial, in turns; kept, so that a trial has the same steps again."""
+    def measure_speeds(self, trials: Iterable[Trial]) -> dict[str, dict[str, float]]:
+        """The median of some measurements of each trial, in turns; kept, so that a trial has the same steps again.
+
+        A trial that cannot be measured has no speed.
+        """
         path = self.work / "speeds.json"
         speeds: dict[str, dict[str, float]] = json.loads(path.read_text()) if path.is_file() else {}
         named = {trial.speed or trial.name for trial in trials}
         missing = [trial for trial in self.plan.trials if trial.name in named and trial.name not in speeds]
         if not self.device and missing:  # kernels are compiled side by side, and found by what is timed alone
-            with ThreadPoolExecutor(compile_at_once) as pool:
-                list(pool.map(lambda trial: self.measure_speed(trial, 0.1), missing))
+            with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2)) as pool:
+                measured = list(pool.map(lambda trial: self.measure_speed(trial, 0.1), missing))
+            missing = [trial for trial, speed in zip(missing, measured, strict=True) if speed is not None]
         found: dict[str, list[dict[str, float]]] = {trial.name: [] for trial in missing}
         for _ in range(self.plan.speed_rounds):
             for trial in missing:
-                found[trial.name].append(self.measure_speed(trial, self.plan.speed_seconds))
+                speed = self.measure_speed(trial, self.plan.speed_seconds)
+                found[trial.name] += [speed] if speed is not None else []
         for name, all_found in found.items():
+            if not all_found:
+                continue
             speeds[name] = sorted(all_found, key=lambda one: one["tokens_per_second"])[len(all_found) // 2]
             rates = " ".join(f"{one['tokens_per_second']:,.0f}" for one in all_found)
             print(f"{name}: {rates} tokens/s, {speeds[name]['steps']} steps", flush=True)
         path.write_text(json.dumps(speeds, indent=1))
         return speeds
 
-    def measure_speed(self, trial: Trial, seconds: float) -> dict[str, float]:
+    def measure_speed(self, trial: Trial, seconds: float) -> dict[str, float] | None:
         values = [self.plan.recipe, self.corpus(trial), seconds, self.plan.minutes]
         command = [sys.executable, "-c", SPEED, *map(str, values), *trial.words, *self.device]
         environment = os.environ | {"OMP_NUM_THREADS": str(self.threads)}
-        output = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=environment).stdout
-        measured: dict[str, float] = json.loads(output.splitlines()[-1])
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        if done.returncode:  # of this trial alone
+            print(f"{trial.name}: not measured: {' '.join(done.stderr.splitlines()[-3:])}", flush=True)
+            return None
+        measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
         return measured
 
     def pretrain(self, trial: Trial, steps: float) -> Path:
@@ -191,13 +202,17 @@ class Workshop:
 
     def finetune(self, run: Path, name: str, seed: int) -> float:
         task, folder = self.plan.tasks[name], self.work / "tuned" / f"{run.name}-{name}-{seed}"
-        if not (folder / "model.safetensors").is_file():
+        if (folder / "recipe.yaml").is_file() and not (folder / "model.safetensors").is_file():
+            self.etude("finetune", "--resume", folder, "-q", log=folder.name, threads=self.threads)
+        elif not folder.exists():
             train = self._train_file(name, task.examples)
             words = ["--train", train, "--dev", self.tasks / name / "valid.jsonl.xz", "-o", folder, *task.set]
             words += [f"train.seed={seed}", *self.device, "-q"]
             self.etude("finetune", run, task.kind, *task.options, *words, log=folder.name, threads=self.threads)
         plan = yaml.safe_load((folder / "task.yaml").read_text(encoding="utf-8"))
-        return 100 * float(plan["scores"][task.score]["value"])
+        score = 100 * float(plan["scores"][task.score]["value"])
+        print(f"{run.name}: {name} with seed {seed}: {score:.2f}", flush=True)
+        return score
 
     def _train_file(self, name: str, examples: int | None) -> Path:
         whole: Path = self.tasks / name / "train.jsonl.xz"
@@ -280,42 +295,63 @@ def format_table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+@dataclass
+class Clock:
+    """The seconds that a trial takes, by those that have ended; before, as many as it may take."""
+
+    plan: Plan
+    parallel: int
+    pretraining: float = 0.0
+    finetuning: float = 0.0
+
+    def expect(self) -> float:
+        share = 60 * self.plan.minutes * self.parallel  # of a machine that is shared
+        tuning = self.finetuning or (0.5 * share if self.plan.tasks else 0.0)
+        return (self.pretraining or 1.3 * share) + tuning
+
+
 def run_trials(plan: Plan, arguments: argparse.Namespace, path: Path) -> None:
     start = time.monotonic()
     done = {one["trial"] for one in read_results(path) if one["minutes"] == plan.minutes}
     trials = [trial for trial in plan.trials if trial.name not in done]
     trials = [trial for trial in trials if not arguments.only or trial.name in arguments.only]
     workshop, machine = Workshop(plan, arguments), describe_machine(arguments.commit)
-    longest, lock = [0.0], threading.Lock()
-    speeds = workshop.measure_speeds(trials, arguments.parallel)
+    clock, lock = Clock(plan, arguments.parallel), threading.Lock()
+    speeds = workshop.measure_speeds(trials)
 
     def pretrain(trial: Trial) -> Path | None:
-        expected = longest[0] or 60 * plan.minutes * arguments.parallel * 1.3
-        if arguments.until and time.monotonic() - start + expected > 60 * arguments.until:
+        if (trial.speed or trial.name) not in speeds:
+            print(f"{trial.name}: not begun, its speed is not known", flush=True)
+            return None
+        if arguments.until and time.monotonic() - start + clock.expect() > 60 * arguments.until:
             print(f"{trial.name}: not begun, it would not end in time", flush=True)
             return None
         begun = time.monotonic()
         try:
             run = workshop.pretrain(trial, speeds[trial.speed or trial.name]["steps"])
-        except RuntimeError as error:  # of this trial alone
+        except Exception as error:  # of this trial alone
             print(f"{trial.name}: failed: {error}", flush=True)
             return None
         seconds = time.monotonic() - begun
-        longest[0] = max(longest[0], seconds)
+        clock.pretraining = max(clock.pretraining, seconds)
         print(f"{trial.name}: pre-trained in {seconds:.0f} s", flush=True)
         return run
 
     def finetune(run: Path, pool: ThreadPoolExecutor) -> dict[str, list[Future[float]]]:
-        return {
-            name: [pool.submit(workshop.finetune, run, name, seed) for seed in range(plan.seeds)] for name in plan.tasks
-        }
+        scores: dict[str, list[Future[float]]] = {name: [] for name in plan.tasks}
+        for seed in range(plan.seeds):  # a seed of all tasks first: so much can be compared if no more is done
+            for name in plan.tasks:
+                scores[name].append(pool.submit(workshop.finetune, run, name, seed))
+        return scores
 
     def finish(trial: Trial, run: Path, scores: Mapping[str, list[Future[float]]]) -> None:
+        begun = time.monotonic()
         try:
             values = {name: [future.result() for future in futures] for name, futures in scores.items()}
-        except RuntimeError as error:
+        except Exception as error:
             print(f"{trial.name}: failed: {error}", flush=True)
             return
+        clock.finetuning = max(clock.finetuning, time.monotonic() - begun)
         result = workshop.describe_trial(trial, speeds[trial.speed or trial.name], run) | {"scores": values}
         with lock:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -93,7 +93,7 @@ def test_a_study_is_given_the_seconds_that_are_left(machine: Path) -> None:
 
 def test_trials_are_those_of_the_file_that_is_named(machine: Path) -> None:
     (machine / "work" / "commit").write_text("abc1234")
-    done = run(machine, "trials", "folder", "work", "encoder-20min", WORKERS="3")
+    done = run(machine, "trials", "folder", "work", "encoder-20min", WORKERS="3", FINETUNINGS="6")
     assert done.returncode == 0, done.stderr
     called = wait_for_call(machine)
     assert called[:2] == ["benchmarks/recipe_trials.py", "benchmarks/trials/encoder-20min.yaml"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from benchmarks.recipe_trials import Plan, format_table, mean_score, read_plan
+from benchmarks.recipe_trials import Clock, Plan, TaskRun, Trial, format_table, mean_score, read_plan
 
+from benchmarks import recipe_trials
 from etude.recipes.learner import build_learner
 from etude.recipes.schema import Recipe
 from etude.text.tokenizer.tokenizer import Tokenizer
@@ -39,6 +42,80 @@ def test_tasks_are_read_with_their_settings(tmp_path: Path) -> None:
     plan = read_plan(tmp_path / "x.yaml")
     assert isinstance(plan, Plan) and plan.tasks["a"].options == ("-c", "tags=ner") and plan.tasks["a"].examples is None
     assert plan.trials[1].words == ["train.lr=0.001"] and plan.trials[1].tokenizer == "word:9"
+
+
+class FakeWorkshop:
+    """Writes down what is trained; `odd` cannot be measured."""
+
+    def __init__(self, plan: Plan, arguments: argparse.Namespace) -> None:
+        self.done: list[tuple[str, ...]] = arguments.done
+
+    def measure_speeds(self, trials: Iterable[Trial]) -> dict[str, dict[str, float]]:
+        return {trial.name: {"steps": 10} for trial in trials if trial.name != "odd"}
+
+    def pretrain(self, trial: Trial, steps: float) -> Path:
+        return Path(trial.name)
+
+    def finetune(self, run: Path, name: str, seed: int) -> float:
+        self.done.append((run.name, name, str(seed)))
+        if run.name == "failing":
+            raise KeyError("scores")
+        return 50.0
+
+    def describe_trial(self, trial: Trial, speed: Mapping[str, float], run: Path) -> dict[str, Any]:
+        return {"trial": trial.name, "minutes": 2, "set": {}, "tokenizer": None, **speed}
+
+
+TASKS = {name: TaskRun(name, "accuracy") for name in ("cola", "rte")}
+
+
+def run_fakes(folder: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], until: float) -> list[tuple[str, ...]]:
+    monkeypatch.setattr(recipe_trials, "Workshop", FakeWorkshop)
+    arguments = argparse.Namespace(done=[], only=None, commit="abc", parallel=1, finetunings=1, until=until)
+    plan = Plan("encoder-20min", 2, 2, TASKS, tuple(map(Trial, names)))
+    recipe_trials.run_trials(plan, arguments, folder / "results.jsonl")
+    return arguments.done
+
+
+def test_what_fails_in_a_trial_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One shape that could not be measured ended all trials of a visit."""
+    done = run_fakes(tmp_path, monkeypatch, ["odd", "failing", "base"], until=26)
+    assert [one["trial"] for one in recipe_trials.read_results(tmp_path / "results.jsonl")] == ["base"]
+    text = capsys.readouterr().out
+    assert "odd: not begun, its speed is not known" in text and "failing: failed: 'scores'" in text
+    assert done[-4:] == [("base", name, seed) for seed in "01" for name in TASKS], "all tasks before the next seed"
+
+
+def test_a_trial_whose_fine_tunings_would_be_late_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two minutes of pre-training ended in time, and their scores were lost."""
+    plan = Plan("encoder-20min", 2, 3, TASKS, ())
+    clock = Clock(plan, parallel=2)
+    assert clock.expect() == pytest.approx(1.3 * 240 + 120)
+    clock.pretraining, clock.finetuning = 250, 90
+    assert clock.expect() == 340
+    assert Clock(Plan("encoder-20min", 2, 3, {}, ()), parallel=1).expect() == pytest.approx(156)
+    run_fakes(tmp_path, monkeypatch, ["base"], until=3.2)  # 2.6 for pre-training alone
+    assert "base: not begun, it would not end in time" in capsys.readouterr().out
+
+
+def test_a_shape_that_cannot_be_measured_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "python").write_text("#!/bin/sh\necho 'no such shape' >&2\nexit 2\n")
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setattr(recipe_trials.sys, "executable", str(tmp_path / "python"))
+    arguments = argparse.Namespace(
+        text=tmp_path, tasks=tmp_path, work=tmp_path, parallel=1, cpu=False, tokenizer="word:9"
+    )
+    (tmp_path / "corpus-word-9").mkdir()
+    (tmp_path / "corpus-word-9" / "manifest.json").touch()
+    workshop = recipe_trials.Workshop(Plan("encoder-20min", 2, 3, {}, (Trial("base"),)), arguments)
+    assert workshop.measure_speeds([Trial("base")]) == {}
+    assert "base: not measured: no such shape" in capsys.readouterr().out
 
 
 def test_the_table_has_the_best_first_and_compares_seed_by_seed() -> None:
