@@ -1,21 +1,24 @@
 """Vectors and labels of many texts: Etude beside sentence-transformers and the pipeline of transformers, in turns.
 
     python benchmarks/encode_speed.py --texts 1000000 --out encode.json              # on a GPU, bfloat16
+    python benchmarks/encode_speed.py --texts 60000 --seconds 250                    # the same in a few minutes
     python benchmarks/encode_speed.py --shapes mini --texts 2000 --rounds 3          # on a CPU, float32
 
 A BERT of random weights, of the shape of MiniLM-L6 or BERT-base, is exported and opened by the others, so all compute
 the same. Texts are sentences of the built-in world, some short, some joined to be longer; all sides take texts in the
-same order and return vectors, or labels, of all of them: tokenizing is part of the time. The others are at their best:
-sentence-transformers (where it is not installed: a loop that does the same, batches padded to a multiple of eight)
-and the pipeline with the fastest of some batch sizes, texts of the pipeline sorted by length, as it does not sort
-them itself. The first call of each side, on a part of the texts, is not counted; it finds the batch size. Printed:
-texts a second of every round, the ratio of the medians, and how far the results of the two sides are apart.
+same order and return vectors, or labels (of a quarter of the texts: the pipeline takes several times as long), of all
+of them: tokenizing is part of the time. The others are at their best: sentence-transformers (where it is not
+installed: a loop that does the same, batches padded to a multiple of eight) and the pipeline with the fastest of some
+batch sizes, texts of the pipeline sorted by length, as it does not sort them itself, and read by processes of its own
+where that is faster. The first call of each side, on a part of the texts, is not counted; it finds the batch size.
+Printed: texts a second of every round, the ratio of the medians, and how far the results of the two sides are apart.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -42,7 +45,8 @@ SHAPES = {
     "minilm": {"layers": 6, "width": 384, "heads": 12, "feedforward": 1536},
     "base": {"layers": 12, "width": 768, "heads": 12, "feedforward": 3072},
 }
-BATCH_SIZES = (32, 128, 512)  # of the others
+BATCH_SIZES = (32, 128, 512, 2048)  # of the others
+WORKERS = 8  # processes that may read texts for the pipeline, on a machine with as many cores
 CONTEXT = 256
 
 
@@ -136,11 +140,13 @@ class Labeller:
         model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, dtype=dtype).eval()
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, model_max_length=CONTEXT)
         self.pipeline = transformers.pipeline("text-classification", model, tokenizer=tokenizer, device=device)
-        self.batch_size = BATCH_SIZES[0]
+        self.batch_size, self.workers = BATCH_SIZES[0], 0
 
     def predict(self, texts: Sequence[str]) -> list[str]:
         order = np.argsort([-len(text) for text in texts], kind="stable")
-        answers = self.pipeline([texts[number] for number in order], batch_size=self.batch_size, truncation=True)
+        answers = self.pipeline(
+            [texts[number] for number in order], batch_size=self.batch_size, num_workers=self.workers, truncation=True
+        )
         labels = [""] * len(texts)
         for number, answer in zip(order, answers, strict=True):
             labels[number] = answer["label"]
@@ -160,24 +166,36 @@ def measure(call: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
 
 
 def find_batch_size(other: Embedder | Labeller, call: Callable[[Sequence[str]], Any], texts: Sequence[str]) -> None:
-    """Let the other side have the batch size at which it is fastest, each tried twice."""
+    """Let the other side have the batch size at which it is fastest, each tried twice; and processes if they help."""
+
+    def measure_twice() -> float:
+        return min(measure(lambda: call(texts), torch.device("cpu"))[0] for _ in range(2))
+
     seconds = {}
     for size in BATCH_SIZES:
         other.batch_size = size
-        seconds[size] = min(measure(lambda: call(texts), torch.device("cpu"))[0] for _ in range(2))
+        seconds[size] = measure_twice()
     other.batch_size = min(seconds, key=lambda size: seconds[size])
+    if isinstance(other, Labeller) and len(os.sched_getaffinity(0)) >= WORKERS:
+        other.workers = WORKERS
+        if measure_twice() > seconds[other.batch_size]:
+            other.workers = 0
 
 
 def compare(
     title: str, texts: Sequence[str], ours: Callable[[Sequence[str]], Any], other: Embedder | Labeller,
-    theirs: Callable[[Sequence[str]], Any], rounds: int, device: torch.device,
+    theirs: Callable[[Sequence[str]], Any], rounds: int, device: torch.device, until: float = float("inf"),
 ) -> dict[str, Any]:  # fmt: skip
+    """Both sides in turns; no round after the first is begun after `until`, a time of `time.perf_counter`."""
     part = texts[: max(64, len(texts) // 20)]
     ours(part)
     find_batch_size(other, theirs, part)
     rates: dict[str, list[float]] = {"etude": [], other.name: []}
     results: dict[str, Any] = {}
     for number in range(rounds):
+        if number and time.perf_counter() > until:
+            print(f"{title}: {number} rounds, the time is over", flush=True)
+            break
         for side, call in (("etude", ours), (other.name, theirs)):
             seconds, results[side] = measure(lambda call=call: call(texts), device)
             rates[side].append(len(texts) / seconds)
@@ -190,8 +208,9 @@ def compare(
     else:
         apart = float(np.mean([mine["label"] != label for mine, label in zip(left, right, strict=True)]))
         agreement = f"{apart:.2%} of the labels differ"
+    way = f"batches of {other.batch_size}{f', {WORKERS} processes' if getattr(other, 'workers', 0) else ''}"
     print(
-        f"{title}: ours {statistics.median(rates['etude']):,.0f}, {other.name} (batches of {other.batch_size}) "
+        f"{title}: ours {statistics.median(rates['etude']):,.0f}, {other.name} ({way}) "
         f"{statistics.median(rates[other.name]):,.0f} texts a second: {statistics.median(ratios):.2f} x "
         f"({min(ratios):.2f} - {max(ratios):.2f}); {agreement}",
         flush=True,
@@ -205,9 +224,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=["minilm", "base"])
     parser.add_argument("--only", choices=("vectors", "labels"))
+    parser.add_argument("--seconds", type=float, default=1e9, help="of all comparisons; each has one round at least")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    started, parts = time.perf_counter(), 2 if options.only is None else 1
+    comparisons = parts * len(options.shapes)
+    ends = [started + options.seconds * number / comparisons for number in range(1, comparisons + 1)]
     device = torch.device(options.device)
     name, dtype = ("bfloat16", torch.bfloat16) if device.type == "cuda" else ("float32", torch.float32)
     texts = draw_texts(options.texts)
@@ -220,7 +243,9 @@ def main() -> None:
                 loaded = etude.load(run.folder, device=str(device), dtype=name)
                 embedder = Embedder(Path(folder) / "exported", device, dtype)
                 title = f"{shape}, vectors"
-                found[title] = compare(title, texts, loaded.encode, embedder, embedder.encode, options.rounds, device)
+                found[title] = compare(
+                    title, texts, loaded.encode, embedder, embedder.encode, options.rounds, device, ends.pop(0)
+                )
             if options.only != "vectors":
                 tuned = make_classifier(run, Path(folder) / "tuned", texts)
                 export_run(tuned, Path(folder) / "exported-tuned")
@@ -228,8 +253,9 @@ def main() -> None:
                 predictor = etude.load(tuned.folder, device=str(device), dtype=name)
                 title = f"{shape}, labels"
                 found[title] = compare(
-                    title, texts, predictor.predict, labeller, labeller.predict, options.rounds, device
-                )
+                    title, texts[: -(-len(texts) // 4)], predictor.predict, labeller, labeller.predict, options.rounds,
+                    device, ends.pop(0),
+                )  # fmt: skip
         if options.out:
             options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
