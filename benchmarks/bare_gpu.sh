@@ -30,7 +30,7 @@
 #
 # DATA holds tasks/NAME/{train,valid}.jsonl.xz and corpora/ (benchmarks/pick_tasks.py), TEXT is the text of the studies; cells
 # that are there already count for the same text alone (benchmarks/results/cells/README.md). WORK outlives a checkout that is sent anew: the code runs from a copy in it. MODE=gpu-start, PARALLEL=6,
-# SHARE=1, PICK_MINUTES (the mode's), MINUTES=27 (from `begin` on, after which nothing is begun; 26.5 is 26 minutes 30 seconds), WORKERS=3 (cells of the study at once) are the defaults, STUDY_FLAGS go to `etude study` (--in-turn) (PARALLEL=0: no picks). Two
+# SHARE=1, FINETUNE and EXPERT (more flags of these two speeds), PICK_MINUTES (the mode's), MINUTES=27 (from `begin` on, after which nothing is begun; 26.5 is 26 minutes 30 seconds), WORKERS=3 (cells of the study at once) are the defaults, STUDY_FLAGS go to `etude study` (--in-turn) (PARALLEL=0: no picks). Two
 # cores belong to SHARE picks, the others to tests and study. Results: `pick_tasks.py --merge OUT/picks`,
 # `take_home.py cells OUT/study/cells.zip` and a commit before anything else: what a visit has found is not to be had again for free.
 set -eu
@@ -125,7 +125,7 @@ begin() { # FOLDER
     (cd "$work/tree" && PYTHONPATH="$work/tree/src:$work/packages" python -c "import etude.cli.main, pydantic, seqeval; print(\"pydantic\", pydantic.VERSION)")
 }
 
-speed() { # FOLDER NAME...: each for a minute or two, expert for five
+speed() { # FOLDER NAME...: each for a minute or two; encode for five; finetune and expert for nine, so each in a call of its own
     local name line most
     shift
     for name in "$@"; do
@@ -135,10 +135,10 @@ speed() { # FOLDER NAME...: each for a minute or two, expert for five
         crf) line="crf_speed.py --rounds 10" ;;
         lstm) line="lstm_speed.py --rounds 8" ;;
         steps) line="recorded_step.py --only mini-mlm mini-electra medium-mlm medium-electra --profile 25 --seconds 100" ;;
-        step20) line="recorded_step.py --only encoder-20min --profile 45 --seconds 100" ;;
-        encode) line="encode_speed.py --texts 60000 --rounds 3"; most=240 ;;
-        finetune) line="finetune_speed.py --rounds 2 --seconds 200"; most=280 ;;
-        expert) line="train_speed.py --peers expert --rounds 2 --only bert-128,bert-512,gpt2-1024,electra-128"; most=560 ;;
+        step20) line="recorded_step.py --only encoder-20min electra --forms recorded --profile 45 --seconds 120"; most=220 ;;
+        encode) line="encode_speed.py --texts 60000 --rounds 3 --seconds 220"; most=320 ;;
+        finetune) line="finetune_speed.py --rounds 2 --seconds 440 ${FINETUNE:-}"; most=560 ;;
+        expert) line="train_speed.py --peers expert --rounds 2 --steps 40 --only bert-128,bert-512,gpt2-1024,electra-128 ${EXPERT:-}"; most=560 ;;
         *) echo "generation, crf, lstm, steps, step20, encode, finetune or expert, not $name" >&2; exit 2 ;;
         esac
         echo "== $line"

@@ -283,11 +283,9 @@ def main() -> None:
     peak_flops = peak.measure_peak(torch.device("cuda"), "bf16")
     device_name = torch.cuda.get_device_name()
     print(f"torch {torch.__version__}, {device_name}, peak {peak_flops / 1e12:.0f} TFLOP/s", flush=True)
-    for name, (_, _, forms) in WORKS.items():
+    for name in arguments.only or WORKS:
         references: dict[str, Any] = {}
-        for form in arguments.forms or forms:
-            if arguments.only and name not in arguments.only:
-                continue
+        for form in arguments.forms or WORKS[name][2]:
             if time.perf_counter() - started > arguments.seconds:
                 print(f"{name} {form}: not started, the time is over")
                 continue

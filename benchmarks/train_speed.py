@@ -3,6 +3,7 @@
     python benchmarks/train_speed.py                         # on a GPU: the published sizes
     python benchmarks/train_speed.py --small                 # on a CPU: BERT 4 x 256, vocabulary 8k, length 128
     python benchmarks/train_speed.py --only bert-128 --dropout 0.1 --out results.json
+    python benchmarks/train_speed.py --peers expert --rounds 3          # on a GPU, in turns
 
 Tokens are real ones (padding does not count; at full length there is none). Share of peak is FLOPs, counted as
 the objective counts them (heads only where they run, attention in full), over seconds and over the rate of the
@@ -11,7 +12,8 @@ fast the same learning goes, not how busy the device is.
 
 Peers: `trainer` (its defaults, bf16), `loop` (autocast, SDPA, compile, fused AdamW; the model class as it is) and
 `expert` (the same, with no attention mask, the output layer only where something is predicted, and a vocabulary padded
-to a multiple of 64). With --rounds the sides take turns on a GPU too, each in its process, and every round is printed.
+to a multiple of 64). With --rounds the sides take turns on a GPU too, each in its process, and every round is printed;
+before that all are started once, some at a time, so that what they compile is kept and no round waits for it.
 
 A CPU's speed moves with what its neighbours do, within seconds and by a factor of two. So there each side is a process
 of its own (ours also changes how a process keeps its memory), the sides take turns for a few rounds, ours between the
@@ -27,6 +29,8 @@ import os
 import platform
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +43,8 @@ from training_speed.workloads import OURS, PUBLISHED, SMALL, Work
 
 from etude.text.corpus.corpus import Corpus
 from etude.train import peak
+
+COMPILED_AT_ONCE = 4  # sides on one GPU: they share its memory
 
 # what step_turns.py takes from the train_speed.py of each of its trees
 __all__ = ["OURS", "PUBLISHED", "SMALL", "etude_loop"]
@@ -60,23 +66,48 @@ def compare_lengths(
         print(f"{work.name:16} {rates[0]:12,.0f} {rates[1]:12,.0f} {share}", flush=True)
 
 
+def start_side(side: str, work: Work, options: argparse.Namespace, steps: int) -> dict[str, Any]:
+    """Measure a side in a process of its own; one that fails says so, and the others go on."""
+    command = [sys.executable, __file__, "--side", side, "--only", work.name]
+    command += ["--dropout", str(options.dropout), "--steps", str(steps)]
+    command += ["--small"] if options.small else []
+    command += ["--precision", options.precision] if options.precision else []
+    # what Etude tells the allocator of its process (train/malloc.py) is not for the peers
+    environment = {
+        name: value for name, value in os.environ.items() if side == "etude" or not name.startswith("MIMALLOC")
+    }
+    answer = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if answer.returncode:
+        return {"failed": " ".join(answer.stderr.splitlines()[-1:])[:200]}
+    measured: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
+    return measured
+
+
+def compile_first(sides: list[str], works: tuple[Work, ...], options: argparse.Namespace) -> None:
+    """Take a step on every side of every work, some at a time: processes find the kernels of earlier ones on disk."""
+    started = time.perf_counter()
+    with ThreadPoolExecutor(COMPILED_AT_ONCE) as pool:
+        jobs = [pool.submit(start_side, side, work, options, 1) for work in works for side in sides]
+        failed = [job.result()["failed"] for job in jobs if "failed" in job.result()]
+    print(
+        f"all started once in {time.perf_counter() - started:.0f} s{''.join('; ' + text for text in failed)}",
+        flush=True,
+    )
+
+
 def measure_in_rounds(sides: list[str], work: Work, options: argparse.Namespace) -> dict[str, Any]:
     """Each side in a process of its own, one after the other, and again; medians over the rounds, and all of them."""
     rounds: list[dict[str, Any]] = []
     for number in range(options.rounds):
-        rounds.append({})
-        for side in sides:
-            command = [sys.executable, __file__, "--side", side, "--only", work.name]
-            command += ["--dropout", str(options.dropout), "--steps", str(options.steps)]
-            command += ["--precision", options.precision] if options.precision else []
-            # what Etude tells the allocator of its process (train/malloc.py) is not for the peers
-            environment = {
-                name: value for name, value in os.environ.items() if side == "etude" or not name.startswith("MIMALLOC")
-            }
-            answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
-            rounds[-1][side] = json.loads(answer.stdout.splitlines()[-1])
-        rates = ", ".join(f"{side} {speed.get('tokens_per_second', 0):,.0f}" for side, speed in rounds[-1].items())
-        print(f"  round {number + 1}: {rates}; peak {rounds[-1]['etude']['peak'] / 1e12:.2f} TFLOP/s", flush=True)
+        rounds.append({side: start_side(side, work, options, options.steps) for side in sides})
+        rates = ", ".join(
+            f"{side} {speed['failed'] if 'failed' in speed else format(speed['tokens_per_second'], ',.0f')}"
+            for side, speed in rounds[-1].items()
+        )
+        peak_rate = rounds[-1]["etude"].get("peak", float("nan"))
+        print(f"  round {number + 1}: {rates}; peak {peak_rate / 1e12:.2f} TFLOP/s", flush=True)
+        if "failed" in rounds[-1]["etude"]:
+            return {"rounds": rounds, "etude": rounds[-1]["etude"]}
     row: dict[str, Any] = {"rounds": rounds}
     for side in sides:
         speeds_of_side = [speeds[side] for speeds in rounds]
@@ -150,8 +181,10 @@ def main() -> None:
     if options.corpus:
         compare_lengths(works, Corpus.open(options.corpus), options, device, precision)
         return
-    rows = []
+    rows: list[dict[str, Any]] = []
     peers = [peer for peer in options.peers.split(",") if peer]
+    if device.type == "cuda" and options.rounds and not options.profile:
+        compile_first(["etude", *peers], works, options)
     for work in works:
         row: dict[str, Any] = {"work": work.name, "dropout": options.dropout, "precision": precision}
         if (device.type == "cpu" or options.rounds) and not options.profile:
@@ -163,6 +196,10 @@ def main() -> None:
                 torch._dynamo.reset()
                 gc.collect()
         ours = row["etude"]
+        if "failed" in ours:
+            print(f"{work.name:16} etude: {ours['failed']}", flush=True)
+            rows.append(row)
+            continue
         share = ours["tokens_per_second"] * ours["flops_per_token"] / ours.get("peak", best)
         rate = f"{ours['tokens_per_second']:12,.0f} {share:8.1%}"
         text = f"{work.name:16} {rate} {ours['memory']:6.1f} {ours['waited']:6.1%}  "

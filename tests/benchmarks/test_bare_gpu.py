@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
+import runpy
 import shutil
 import subprocess
+import sys
 import tarfile
 import time
 from pathlib import Path
@@ -137,6 +140,30 @@ def test_what_grows_while_it_is_packed_ends_no_waiting(machine: Path, code: int,
     done = run(machine, "wait", "work", "out", "0")
     assert (done.returncode == 0) == is_fine and ("seconds left" in done.stdout) == is_fine
     assert (machine / "out" / "results.tgz").is_file()
+
+
+class ParsedError(Exception):
+    """The flags were read; nothing is measured."""
+
+
+@pytest.mark.parametrize("name", ["generation", "crf", "lstm", "steps", "step20", "encode", "finetune", "expert"])
+def test_a_speed_is_one_that_its_benchmark_can_measure(
+    machine: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run(machine, "speed", "folder", "work", name, FINETUNE="--texts tags spans", EXPERT="--dropout 0.1")
+    assert done.returncode == 0, done.stderr
+    called = wait_for_call(machine)
+    parse = argparse.ArgumentParser.parse_args
+
+    def stop(parser: argparse.ArgumentParser) -> None:
+        parse(parser)
+        raise ParsedError
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
+    monkeypatch.setattr(sys, "argv", called)
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    with pytest.raises(ParsedError):
+        runpy.run_path(str(SCRIPT.parents[1] / called[0]), run_name="__main__")
 
 
 def write_encoder(machine: Path) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -33,3 +35,44 @@ def test_an_unknown_work_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     with pytest.raises(SystemExit):
         train_speed.main()
     assert "no work bert-128: there are bert-small-128" in capsys.readouterr().err
+
+
+def test_a_side_that_fails_ends_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A work that failed on our side ended the whole table."""
+    script = """#!/bin/sh
+case "$*" in
+*"--side etude --only odd"*) echo 'RuntimeError: no such kernel' >&2; exit 1 ;;
+*etude*) echo '{"tokens_per_second": 300, "flops_per_token": 6, "peak": 9, "memory": 1, "waited": 0}' ;;
+*) echo '{"tokens_per_second": 200, "memory": 1, "peak": 9}' ;;
+esac
+"""
+    (tmp_path / "python").write_text(script)
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    works = tuple(Work(name, "bert-mini", "bert", 64, 12, 3, small=True) for name in ("odd", "fine"))
+    monkeypatch.setattr(train_speed, "SMALL", works)
+    monkeypatch.setattr(train_speed.peak, "measure_peak", lambda *_: 9.0)
+    words = ["--peers", "expert", "--rounds", "2", "--out", str(tmp_path / "rows.json")]
+    monkeypatch.setattr(sys, "argv", ["train_speed.py", "--small", *words])
+    train_speed.main()
+    text = capsys.readouterr().out
+    assert "odd              etude: RuntimeError: no such kernel" in text and "1.50x" in text
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert [row["work"] for row in rows] == ["odd", "fine"] and len(rows[1]["rounds"]) == 2
+
+
+def test_all_sides_are_started_once_before_rounds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[tuple[str, str, int]] = []
+
+    def start_side(side: str, work: Work, options: object, steps: int) -> dict[str, object]:
+        started.append((side, work.name, steps))
+        return {"failed": "out of memory"} if side == "expert" else {}
+
+    monkeypatch.setattr(train_speed, "start_side", start_side)
+    train_speed.compile_first(["etude", "expert"], train_speed.SMALL, argparse.Namespace())
+    assert sorted(started) == [("etude", "bert-small-128", 1), ("expert", "bert-small-128", 1)]
+    assert "s; out of memory" in capsys.readouterr().out
