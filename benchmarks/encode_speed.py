@@ -97,16 +97,17 @@ class Embedder:
         self.device, self.batch_size = device, BATCH_SIZES[0]
         try:
             from sentence_transformers import SentenceTransformer
-        except ImportError:
+
+            self.name = "sentence-transformers"
+            self.library = SentenceTransformer(str(folder), device=str(device), model_kwargs={"dtype": dtype})
+            self.library.max_seq_length = CONTEXT
+        except Exception as error:  # not installed, or for another version of transformers
             import transformers
 
+            print(f"no sentence-transformers: {error!r:.300}", flush=True)
             self.name = "loop like sentence-transformers"
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
             self.model = transformers.AutoModel.from_pretrained(folder, dtype=dtype).eval().to(device)
-            return
-        self.name = "sentence-transformers"
-        self.library = SentenceTransformer(str(folder), device=str(device), model_kwargs={"dtype": dtype})
-        self.library.max_seq_length = CONTEXT
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         if self.name == "sentence-transformers":

@@ -1,4 +1,4 @@
-"""The time of a comparison of fine-tuning: both models of a task first; a rival that fails, or does not pay, is left out."""
+"""Comparing fine-tuning: both models of a task come first; a rival that fails or does not pay is left out."""
 
 from __future__ import annotations
 

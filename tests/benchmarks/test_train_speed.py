@@ -30,6 +30,37 @@ def test_an_experts_loss_is_that_of_the_class() -> None:
     assert torch.allclose(loss, model(**batch).loss, atol=1e-5)
 
 
+def test_an_experts_causal_loss_is_that_of_the_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers
+
+    shape = {"n_layer": 2, "n_embd": 32, "n_head": 2}
+    full = transformers.GPT2Config
+    monkeypatch.setattr(transformers, "GPT2Config", lambda **given: full(**given, **shape))
+    work = Work("tiny", "gpt2", "gpt2", 64, 12, 3)
+    torch.manual_seed(0)
+    model = peers.peer_model(work, 0.0, peers.use_no_mask()).train()
+    batch = peers.peer_batch(work, work.batch)
+    loss = peers.expert_loss(work, model)(batch["input_ids"], batch["labels"], torch.empty(0, dtype=torch.long))
+    model.set_attn_implementation("sdpa")
+    assert torch.allclose(loss, model(**batch).loss, atol=1e-5)
+
+
+def test_an_experts_electra_learns_what_the_joint_model_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws are replaced by the best token, so that both see the same replaced text."""
+    import transformers
+
+    full, small = transformers.ElectraConfig, {"num_hidden_layers": 2, "embedding_size": 16}
+    monkeypatch.setattr(transformers, "ElectraConfig", lambda **given: full(**{**given, **small}))
+    monkeypatch.setattr(torch, "rand_like", lambda tensor, **_: torch.full_like(tensor, 0.5, dtype=torch.float32))
+    work = Work("tiny", "electra-small", "electra", 64, 12, 3)
+    torch.manual_seed(0)
+    model = peers.peer_model(work, 0.0, peers.use_no_mask()).train()
+    batch = peers.peer_batch(work, work.batch)
+    places = (batch["labels"].flatten() >= 0).nonzero()[:, 0]
+    loss = peers.expert_loss(work, model)(batch["input_ids"], batch["labels"], places)
+    assert torch.allclose(loss, model(**batch).loss, atol=1e-4)
+
+
 def test_an_unknown_work_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["train_speed.py", "--small", "--only", "bert-128"])
     with pytest.raises(SystemExit):
