@@ -9,7 +9,8 @@ the same schedule. Every fine-tuning tries three rates with one seed, and the be
 medians are over all seeds of that rate. LAMBADA's passages are TASKS/lambada/*.jsonl.xz; without them bits a byte stand
 alone. Everything lies in WORK and goes on where it stopped: run it again after an interruption. On another machine, a
 second visit needs two things of WORK: `encoder` (its checkpoints apart), which is then not pre-trained again and needs
-no text, and scores.jsonl, whose fine-tunings are not repeated. `--stop-after 540` ends by itself before a visit does.
+no text, and scores.jsonl, whose fine-tunings are not repeated; of decoders, decoders.json. `--stop-after 540` ends by
+itself before a visit does.
 
 At the end the best runs of two tasks are exported and scored by `transformers` alone, beside their own scores.
 
@@ -242,14 +243,19 @@ def compare_decoders(arguments: argparse.Namespace, work: Path) -> dict[str, Any
             f"train.minutes={arguments.minutes or 20}"]  # fmt: skip
     shape = ["model.layers=8", "model.width=512", "model.heads=8"]
     works = (("decoder-20min", "decoder-20min", minutes), ("gpt2", "gpt2", peer), ("gpt2-8x512", "gpt2", peer + shape))
-    results = {}
+    path = work / "decoders.json"
+    results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     for name, recipe, settings in works:
+        if name in results:
+            continue
         run = pretrain(arguments, work, recipe, name, settings)
         if (run / "model.safetensors").is_file():
             lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
             valid = [json.loads(line) for line in lines if '"valid"' in line][-1]
-            results[name] = {"valid": valid, "lambada": score_last_words(arguments, run, work)}
-        (work / "decoders.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+            lambada = score_last_words(arguments, run, work)
+            if not STOPPED.is_set():  # else a part of it is missing
+                results[name] = {"valid": valid, "lambada": lambada}
+        path.write_text(json.dumps(results, indent=1), encoding="utf-8")
     return results
 
 

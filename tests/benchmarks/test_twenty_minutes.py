@@ -96,6 +96,19 @@ def test_a_second_machine_goes_on_with_weights_and_scores_alone(
     assert len((tmp_path / "work" / "scores.jsonl").read_text().splitlines()) == 6
 
 
+def test_decoders_that_have_results_are_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[list[str]] = []
+    monkeypatch.setattr(twenty_minutes, "etude", fake_etude(calls))
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "decoders.json").write_text('{"decoder-20min": {"valid": 1}, "gpt2": {"valid": 2}}')
+    start(monkeypatch, tmp_path, "--decoder")
+    assert [line[:2] for line in calls if line[0] == "pretrain"] == [["pretrain", "gpt2"]]
+    results = json.loads((tmp_path / "work" / "decoders.json").read_text())
+    assert results["gpt2"] == {"valid": 2} and results["gpt2-8x512"]["valid"]["loss"] == 2.5
+
+
 def test_repeats_of_a_task_do_not_wait_for_the_rates_of_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
