@@ -24,9 +24,9 @@
 #   bash benchmarks/bare_gpu.sh stop WORK NAME            end tests or study in good order: one killed takes the others' GPU along
 #
 # A second visit goes on where the first one ended if FOLDER holds what came home of it: of OUT/results.tgz `trials` and
-# `trial-runs` (trials are not repeated, and have as many steps), or `twenty` (fine-tunings are not repeated), with the encoder in
-# encoder.1, encoder.2, ... as `weights` wrote them: encoder.01 to about encoder.08, of 15.5 MiB each, four of which come home with
-# a call. They go there in folders, two of them in each, and no text is needed then.
+# `trial-runs` (trials are not repeated, and have as many steps), or `twenty` (fine-tunings are not repeated). With that goes the
+# encoder as `weights` wrote it: encoder.01 to about encoder.08, of 15.5 MiB each, four of which come home with a call. They go
+# there in folders encoder.1, encoder.2, ..., two in each and one folder a call, and no text is needed then.
 #
 # DATA holds tasks/NAME/{train,valid}.jsonl.xz and corpora/ (benchmarks/pick_tasks.py), TEXT is the text of the studies; cells
 # that are there already count for the same text alone (benchmarks/results/cells/README.md). WORK outlives a checkout that is sent anew: the code runs from a copy in it. MODE=gpu-start, PARALLEL=6,
@@ -108,8 +108,11 @@ other_cores=$((used > last ? last : used))-$last
 
 keep() { # FOLDER: what has come outlives the checkout
     local name
-    for name in minilm pick tasks text.1 text.2 trials trial-runs twenty; do
+    for name in minilm pick tasks text.1 text.2 trials; do
         if [ -d "$1/$name" ] && [ ! -e "$work/$name" ]; then cp -r "$1/$name" "$work/"; fi
+    done
+    for name in trial-runs/speeds.json twenty/scores.jsonl twenty/decoders.json; do  # the rest of those folders is for reading
+        if [ -e "$1/$name" ] && [ ! -e "$work/$name" ]; then mkdir -p "$work/${name%/*}"; cp "$1/$name" "$work/$name"; fi
     done
     for name in "$1"/encoder*; do  # files, or folders of them
         if [ -e "$name" ]; then mkdir -p "$work/encoder"; find "$name" -type f -name "encoder.*" -exec cp {} "$work/encoder/" \;; fi
@@ -204,12 +207,12 @@ learning() { # FOLDER: the corpus is the one that the study has prepared
 }
 
 unpack_encoder() { # what `weights` took home: without its checkpoints, since it is finished
-    if [ -e "$work/twenty/encoder" ]; then return; fi
+    if [ -e "$work/twenty/encoder/checksums.json" ]; then return; fi
     rm -rf "$work/encoder.new"; mkdir -p "$work/encoder.new"
     if ! (set -o pipefail; cat "$work"/encoder/encoder.* | xz -dc | tar xf - -C "$work/encoder.new"); then
         echo "$command: the encoder is not whole, of it there are: $(ls "$work/encoder" | tr '\n' ' ')" >&2; exit 2
     fi
-    mkdir -p "$work/twenty"; mv "$work/encoder.new/encoder" "$work/twenty/"; rm -r "$work/encoder.new"
+    mkdir -p "$work/twenty"; rm -rf "$work/twenty/encoder"; mv "$work/encoder.new/encoder" "$work/twenty/"; rm -r "$work/encoder.new"
 }
 
 weights() { # OUT SECONDS NUMBER...

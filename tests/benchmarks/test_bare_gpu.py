@@ -200,14 +200,17 @@ def test_an_encoder_comes_home_in_files_and_goes_on_elsewhere(machine: Path) -> 
     shutil.rmtree(folder / "encoder.1")  # the next call brings other files
     (folder / "encoder.2").mkdir()
     (machine / "first" / "encoder.01").rename(folder / "encoder.2" / "encoder.01")
-    (folder / "twenty").mkdir()
-    (folder / "twenty" / "scores.jsonl").write_text("{}")
+    for name in ("twenty/scores.jsonl", "twenty/encoder/recipe.yaml", "trial-runs/runs/x/recipe.yaml"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)  # all of results.tgz
+        (folder / name).write_text("{}")
     done = run(machine, "twenty", "folder", "other")
     assert done.returncode == 0, done.stderr
     assert wait_for_call(machine)[0] == "benchmarks/twenty_minutes.py"
     assert (other / "twenty" / "encoder" / "model.safetensors").read_bytes() == weights
     assert not (other / "twenty" / "encoder" / "checkpoints").exists()
     assert (other / "twenty" / "scores.jsonl").is_file()
+    # a run without its weights would be taken for one that was interrupted
+    assert not (other / "twenty" / "encoder" / "recipe.yaml").exists() and not (other / "trial-runs").exists()
 
 
 def test_weights_that_are_not_there_end_no_sequence_of_commands(machine: Path) -> None:
