@@ -3,7 +3,9 @@
 #
 # Such a machine is taken back when nobody has sent it a command for half a minute, whatever runs on it: queue all commands of a
 # visit, its last `wait` among them, before the first is sent. A sender that looks at one answer before it sends the next has lost
-# pre-trainings of 15 minutes to one late reply. What has not been brought home by then, as weights, is lost.
+# pre-trainings of 15 minutes to one late reply. What has not been brought home by then, as weights, is lost. A visit that went
+# well had two calls that carry (wheels, tasks and text.1 with `begin` and `tests`; text.2 with `study`), then waits of 240 s, short
+# ones at the end: 50 s after the machine was asked for, the study was under way.
 #
 # Here, once, in some minutes and with a network: what the machine lacks, in folders small enough to travel one or two at a time
 # (PICKS=no: without pick and minilm, whose weights are a package of their own).
@@ -74,9 +76,9 @@ P
     gzip -dc "$data/vocab/bert_uncased_vocab.txt.gz" > "$folder/tasks/vocab.txt"
     local half=$(mktemp -d)
     xz -6 -T0 -c "$text" > "$half/text.xz"
-    for part in 1 2; do mkdir -p "$folder/text.$part"; done
-    split -n 2 --numeric-suffixes=1 -a 1 "$half/text.xz" "$half/part."
-    for part in 1 2; do mv "$half/part.$part" "$folder/text.$part/text.xz"; done
+    mkdir -p "$folder"/text.{1,2}
+    # the first part leaves room for wheels and tasks, which travel with it: the code and what it takes along are 64 MiB at most
+    head -c 34M "$half/text.xz" > "$folder/text.1/text.xz"; tail -c +$((34 * 1024 * 1024 + 1)) "$half/text.xz" > "$folder/text.2/text.xz"
     rm -r "$half"
     du -sm "$folder"/*
 }

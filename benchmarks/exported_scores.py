@@ -27,6 +27,10 @@ def read_examples(file: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines]
 
 
+def share_equal(answers: list[str], labels: list[str]) -> float:
+    return sum(map(str.__eq__, answers, labels)) / len(labels)
+
+
 def compare_export(run: Path, file: Path) -> dict[str, Any]:
     """Score a run and what transformers makes of its export on labelled examples."""
     import transformers
@@ -46,12 +50,11 @@ def compare_export(run: Path, file: Path) -> dict[str, Any]:
             chances = model(**read).logits.float().softmax(-1)[0]
             theirs.append(names[int(chances.argmax())])
             apart = max([apart, *(abs(float(chance) - own["scores"][names[n]]) for n, chance in enumerate(chances))])
-    right = lambda answers: sum(map(str.__eq__, answers, labels)) / len(labels)  # noqa: E731
     answers = [answer["label"] for answer in ours]
     return {
         "examples": len(examples),
-        "etude": 100 * right(answers),
-        "transformers": 100 * right(theirs),
+        "etude": 100 * share_equal(answers, labels),
+        "transformers": 100 * share_equal(theirs, labels),
         "answers that differ": sum(map(str.__ne__, answers, theirs)),
         "probabilities apart": apart,
         "class": type(model).__name__,
