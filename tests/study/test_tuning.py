@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from etude.recipes.document import parse
 from etude.recipes.schema import Recipe
 from etude.study import planner
 from etude.study.leaderboard import summarize_plan
+from etude.study.plan import Plan
 from etude.study.report.page import render_page
 from etude.study.runner import Report, run
 from etude.study.settings import Study
-from etude.study.tuning import FIRST_SEED, read_setting, score_trial, with_settings
+from etude.study.tuning import FIRST_SEED, describe_tuning, read_setting, score_trial, with_settings
 from tests.study.tiny_study import TINY, tiny
 
 TRIALS = {"lr": [0.1, 1, 10], "share": 0.2}
@@ -99,6 +101,38 @@ def test_the_report_shows_trials_cost_and_ends(tuned: tuple[Study, Report]) -> N
     page = render_page(report.results)
     assert "objective.mask_rate" in page and "공정한 설정" in page
     assert page.count("Adam without bias correction takes longer first steps") == 1
+
+
+def test_the_report_says_which_rate_has_the_lowest_loss(tuned: tuple[Study, Report], tmp_path: Path) -> None:
+    """Rates that dev examples drew by chance made the outcome of a study: the loss had preferred one for all."""
+    study, report = tuned
+    folder = tmp_path / "study"
+    shutil.copytree(report.folder, folder)
+    plan = planner.make_plan(study, folder, dry=True)
+    tuning = plan.tunings["bert"]
+    rates = {trial.value: trial for trial in tuning.trials if trial.setting == "train.lr"}
+    chosen = tuning.chosen["train.lr"]
+    other = next(rate for rate in rates if rate != chosen)
+    for lowest, expected in ((chosen, None), (other, other)):
+        for rate, trial in rates.items():
+            store_loss(plan, trial.bases[0], 1.0 if rate == lowest else 2.0)
+        described = describe_tuning(plan, tuning)
+        assert described["lowest_loss"] == expected
+        assert {trial["value"]: trial["loss"] for trial in described["trials"][:3]}[lowest] == 1.0
+        results = copy.deepcopy(report.results)
+        next(row for row in results["rows"] if row["name"] == "bert")["tuning"] = described
+        page = render_page(results)
+        assert ("held-out loss is lowest at" in page) == (expected is not None) and "(1.00)" in page
+    plan.store.forget(rates[chosen].bases[0])
+    assert describe_tuning(plan, tuning)["lowest_loss"] is None, "one is not done"
+
+
+def store_loss(plan: Plan, key: str, loss: float) -> None:
+    """Change the held-out loss of a pre-training that is done."""
+    result = plan.store.result(key)
+    plan.store.forget(key)
+    plan.store.work_folder(key).mkdir(parents=True, exist_ok=True)
+    plan.store.finish(key, {**result, "valid": {**result["valid"], "loss": loss}})
 
 
 def test_nothing_but_trials_runs_before_the_settings_are_chosen(report: Report, tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ A recipe's rate was found by its authors for their batch, text and length, not f
 the study run, each contender trains for a share of the budget with multiples of its own rate, and then, at the best of
 these, with each setting that it lists under `tune`. The mean dev score over the tasks decides; test examples and the
 seeds of the study have no part in it. What the trials cost is counted beside what the cells cost. A value chosen at an
-end of its list may not be the best there is, and is flagged. So is Adam without bias correction (BERT's and ELECTRA's
+end of its list may not be the best there is, and is flagged. So is a rate at which another has the lower held-out loss:
+a few hundred dev examples tell rates apart less surely than the loss does, and contenders whose rates were drawn by
+chance are compared by their rates. So is Adam without bias correction (BERT's and ELECTRA's
 code): at the end of a warm-up of t steps its own are 1 / sqrt(1 - b2^t) times as long, 3.5 times for 83 of them and 1.3
 times for 830, so short trials choose too low a rate for what follows.
 """
@@ -42,6 +44,29 @@ def score_trial(plan: Plan, trial: Trial) -> float:
     return fmean(plan.store.result(key)["dev"] for key in trial.transfers)
 
 
+def find_loss(plan: Plan, trial: Trial) -> float | None:
+    """Return the mean held-out loss of a trial's pre-trainings; None where it has none, or is not done."""
+    trials = plan.study.tune_pretraining
+    assert trials is not None
+    each = len(trial.bases) // trials.seeds  # a seed's own pre-training comes after that of its teacher
+    keys = trial.bases[each - 1 :: each]
+    if any(plan.store.state(key) != "done" for key in keys):
+        return None
+    losses: list[float | None] = [(plan.store.result(key).get("valid") or {}).get("loss") for key in keys]
+    known = [loss for loss in losses if loss is not None]
+    return fmean(known) if len(known) == len(losses) else None
+
+
+def find_rate_of_lowest_loss(plan: Plan, tuning: Tuning) -> float | None:
+    """Return the rate with the lowest held-out loss if it is not the chosen one, of trials that are all done."""
+    trials = [trial for trial in tuning.trials if trial.setting == RATE]
+    losses = [(loss, trial.value) for trial in trials if (loss := find_loss(plan, trial)) is not None]
+    if RATE not in tuning.chosen or len(losses) < len(trials):
+        return None
+    _, lowest = min(losses)
+    return None if lowest == tuning.chosen[RATE] else float(lowest)
+
+
 def describe_tuning(plan: Plan, tuning: Tuning) -> dict[str, Any]:
     """Return trials, choice and cost as JSON-ready data."""
     done = [key for trial in tuning.trials for key in trial.keys if plan.store.state(key) == "done"]
@@ -50,12 +75,14 @@ def describe_tuning(plan: Plan, tuning: Tuning) -> dict[str, Any]:
         {
             "setting": trial.setting, "value": trial.value, "own": trial.is_own,
             "dev": None if math.isinf(score := score_trial(plan, trial)) else score,
+            "loss": find_loss(plan, trial),
             "chosen": trial.setting in tuning.chosen and tuning.chosen[trial.setting] == trial.value,
         }
         for trial in tuning.trials
     ]  # fmt: skip
     return {
         "trials": trials, "at_end": tuning.at_end, "uncorrected": tuning.is_uncorrected, "pending": tuning.is_pending,
+        "lowest_loss": find_rate_of_lowest_loss(plan, tuning),
         "flops": sum(result.get("flops", 0.0) for result in results),
         "seconds": sum(result["seconds"] for result in results),
     }  # fmt: skip

@@ -36,6 +36,8 @@ def _render_trials(results: JsonDict, colours: dict[str, str]) -> str:
                 values += f' <span class="trouble">{translate("at_end")}</span>'
             if setting == "train.lr" and tuning.get("uncorrected"):  # results of earlier versions do not say
                 values += f' <span class="trouble">{translate("uncorrected")}</span>'
+            if setting == "train.lr" and (rate := tuning.get("lowest_loss")) is not None:
+                values += f' <span class="trouble">{translate("lowest_loss", rate=format_value(rate))}</span>'
             name = f"{render_swatch(colours[row['name']])}{localize_html(row['label'])}" if not number else ""
             cost = f"{format_scientific(tuning['flops'])} FLOPs, {tuning['seconds']:,.0f} s" if not number else ""
             body += (
@@ -55,7 +57,8 @@ def _render_trial(trial: JsonDict) -> str:
     value = escape(format_value(trial["value"]))
     mark = f" ({translate('own_value')})" if trial["own"] else ""
     score = translate("failed") if trial["dev"] is None else format_points(trial["dev"])
-    text = f"{value}{mark}: {score}"
+    loss = trial.get("loss")  # not in results of earlier versions
+    text = f"{value}{mark}: {score}" + (f" ({loss:.2f})" if loss is not None else "")
     return f"<b>{text}</b>" if trial["chosen"] else text
 
 
