@@ -32,12 +32,12 @@ def _render_trials(results: JsonDict, colours: dict[str, str]) -> str:
         for number, setting in enumerate(settings):
             trials = [trial for trial in tuning["trials"] if trial["setting"] == setting]
             values = " · ".join(_render_trial(trial) for trial in trials)
-            if setting in tuning["at_end"]:
-                values += f' <span class="trouble">{translate("at_end")}</span>'
+            flags = [translate("at_end")] if setting in tuning["at_end"] else []
             if setting == "train.lr" and tuning.get("uncorrected"):  # results of earlier versions do not say
-                values += f' <span class="trouble">{translate("uncorrected")}</span>'
+                flags.append(translate("uncorrected"))
             if setting == "train.lr" and (rate := tuning.get("lowest_loss")) is not None:
-                values += f' <span class="trouble">{translate("lowest_loss", rate=format_value(rate))}</span>'
+                flags.append(translate("lowest_loss", rate=format_value(rate)))
+            values += "".join(f'<p class="trouble">{flag}</p>' for flag in flags)
             name = f"{render_swatch(colours[row['name']])}{localize_html(row['label'])}" if not number else ""
             cost = f"{format_scientific(tuning['flops'])} FLOPs, {tuning['seconds']:,.0f} s" if not number else ""
             body += (
