@@ -127,12 +127,49 @@ def test_the_report_says_which_rate_has_the_lowest_loss(tuned: tuple[Study, Repo
     assert describe_tuning(plan, tuning)["lowest_loss"] is None, "one is not done"
 
 
+def test_rates_are_chosen_by_loss_where_the_study_says_so(tuned: tuple[Study, Report], tmp_path: Path) -> None:
+    """Settings of the objective still by dev: other masks have another loss."""
+    by_dev_study, report = tuned
+    folder = tmp_path / "study"
+    shutil.copytree(report.folder, folder)
+    study = tiny(tune_pretraining={**TRIALS, "by": "loss"}, **OWN, **SHORT)
+    rates = {trial.value: trial for trial in planner.make_plan(study, folder, dry=True).tunings["bert"].trials[:3]}
+    for rate, trial in rates.items():
+        for lowest in rates.values():
+            plan = planner.make_plan(study, folder, dry=True)
+            store_loss(plan, lowest.bases[0], 1.0 if lowest is trial else 2.0)
+        tuning = planner.make_plan(study, folder, dry=True).tunings["bert"]
+        assert tuning.chosen["train.lr"] == rate
+        assert describe_tuning(plan, tuning)["lowest_loss"] is None
+    by_dev = planner.make_plan(by_dev_study, folder, dry=True).tunings["bert"]
+    for rate, trial in rates.items():  # at the rate of dev the trials of masks are done
+        store_loss(plan, trial.bases[0], 1.0 if rate == by_dev.chosen["train.lr"] else 2.0)
+    masks = [trial for trial in by_dev.trials if trial.setting == "objective.mask_rate"]
+    for mask in masks:
+        store_loss(plan, mask.bases[0], 2.0 if mask.value == by_dev.chosen["objective.mask_rate"] else 1.0)
+    plan = planner.make_plan(study, folder, dry=True)
+    tuning = plan.tunings["bert"]
+    assert not tuning.is_pending and tuning.chosen == by_dev.chosen
+    results = copy.deepcopy(report.results)
+    assert "the value with the lowest loss is chosen" not in render_page(results)
+    next(row for row in results["rows"] if row["name"] == "bert")["tuning"] = describe_tuning(plan, tuning)
+    assert "the value with the lowest loss is chosen" in render_page(results)
+    result = plan.store.result(trial.bases[0])
+    store_result(plan, trial.bases[0], {key: value for key, value in result.items() if key != "valid"})
+    with pytest.raises(UserError, match=r"no loss on held-out text.*by: dev"):
+        planner.make_plan(study, folder, dry=True)
+
+
 def store_loss(plan: Plan, key: str, loss: float) -> None:
     """Change the held-out loss of a pre-training that is done."""
     result = plan.store.result(key)
+    store_result(plan, key, {**result, "valid": {**result["valid"], "loss": loss}})
+
+
+def store_result(plan: Plan, key: str, result: dict[str, Any]) -> None:
     plan.store.forget(key)
     plan.store.work_folder(key).mkdir(parents=True, exist_ok=True)
-    plan.store.finish(key, {**result, "valid": {**result["valid"], "loss": loss}})
+    plan.store.finish(key, result)
 
 
 def test_nothing_but_trials_runs_before_the_settings_are_chosen(report: Report, tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ class Seeds(Strict):
 
 
 class PretrainingTrials(Strict):
-    """Short pre-trainings of every contender, from which its settings are chosen on dev before the cells run.
+    """Short pre-trainings of every contender, from which its settings are chosen before the cells run.
 
     The learning rate comes first, then the settings that a contender names under `tune`, one after the other.
     Everybody has the same number of trials.
@@ -182,6 +182,10 @@ class PretrainingTrials(Strict):
 
     lr: list[Positive] = Field(default=[0.5, 1.0, 2.0], description="multiples of each recipe's own rate; 1 is in it")
     share: float = Field(default=0.1, gt=0, le=1, description="of the largest budget, for each trial")
+    by: Literal["dev", "loss"] = Field(
+        default="dev",
+        description="what chooses: dev scores; loss: of settings of train, the lowest loss on held-out text",
+    )
     tasks: list[str] = Field(default_factory=list, description="whose dev scores decide, by their mean; all if empty")
     seeds: int = Field(default=1, ge=1, description="pre-training seeds of a trial, none of them a seed of the study")
 

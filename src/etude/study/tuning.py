@@ -2,8 +2,9 @@
 
 A recipe's rate was found by its authors for their batch, text and length, not for this study's. So before the cells of
 the study run, each contender trains for a share of the budget with multiples of its own rate, and then, at the best of
-these, with each setting that it lists under `tune`. The mean dev score over the tasks decides; test examples and the
-seeds of the study have no part in it. What the trials cost is counted beside what the cells cost. A value chosen at an
+these, with each setting that it lists under `tune`. The mean dev score over the tasks decides, or of settings of
+training, by: loss, the contender's own loss on held-out text; test examples and the seeds of the study have no part in
+it. What the trials cost is counted beside what the cells cost. A value chosen at an
 end of its list may not be the best there is, and is flagged. So is a rate at which another has the lower held-out loss:
 a few hundred dev examples tell rates apart less surely than the loss does, and contenders whose rates were drawn by
 chance are compared by their rates. So is Adam without bias correction (BERT's and ELECTRA's
@@ -19,6 +20,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from etude.errors import UserError
 from etude.recipes.schema import Recipe
 from etude.study.budget import compute_cost
 from etude.study.cells import Cell
@@ -42,6 +44,19 @@ def score_trial(plan: Plan, trial: Trial) -> float:
     if any(plan.store.state(key) != "done" for key in trial.keys):
         return -math.inf
     return fmean(plan.store.result(key)["dev"] for key in trial.transfers)
+
+
+def rank_trial(plan: Plan, trial: Trial) -> float:
+    """Return what the best trial of a setting has most of: points on dev, or as little loss as possible."""
+    trials, score = plan.study.tune_pretraining, score_trial(plan, trial)
+    assert trials is not None
+    # a setting of the model or the objective may change what the loss is of
+    if trials.by == "dev" or not trial.setting.startswith("train.") or math.isinf(score):
+        return score
+    if (loss := find_loss(plan, trial)) is None:
+        name = plan.store.result(trial.bases[-1])["title"]
+        raise UserError(f"{name} has no loss on held-out text, by which tune_pretraining chooses: set by: dev.")
+    return -loss
 
 
 def find_loss(plan: Plan, trial: Trial) -> float | None:
@@ -83,6 +98,7 @@ def describe_tuning(plan: Plan, tuning: Tuning) -> dict[str, Any]:
     return {
         "trials": trials, "at_end": tuning.at_end, "uncorrected": tuning.is_uncorrected, "pending": tuning.is_pending,
         "lowest_loss": find_rate_of_lowest_loss(plan, tuning),
+        "by": "dev" if plan.study.tune_pretraining is None else plan.study.tune_pretraining.by,
         "flops": sum(result.get("flops", 0.0) for result in results),
         "seconds": sum(result["seconds"] for result in results),
     }  # fmt: skip
@@ -105,7 +121,7 @@ def plan_tuning(plan: Plan, draft: Draft, make_row: MakeRow) -> Tuning:
             tuning.is_pending = True
             return tuning
         # of equals, the recipe's own value: it has its authors' evidence besides
-        best = max(stage, key=lambda trial: (score_trial(plan, trial), trial.is_own))
+        best = max(stage, key=lambda trial: (rank_trial(plan, trial), trial.is_own))
         tuning.chosen[setting] = best.value
         if len(values) > 2 and _is_ordered(values) and best.value in (min(values), max(values)):
             tuning.at_end.append(setting)

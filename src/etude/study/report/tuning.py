@@ -14,7 +14,11 @@ from etude.study.sections import format_value
 def render_tuning(results: JsonDict, colours: dict[str, str]) -> str:
     """Render what was tried for whom with its dev score, and common settings beside each recipe's own."""
     trials, common = _render_trials(results, colours), _render_common(results, colours)
-    parts = [(translate("fairness_lead"), trials), (translate("common_lead"), common)]
+    by_loss = any((row.get("tuning") or {}).get("by") == "loss" for row in results["rows"])
+    parts = [
+        (translate("fairness_lead_loss" if by_loss else "fairness_lead"), trials),
+        (translate("common_lead"), common),
+    ]
     shown = [(lead, table) for lead, table in parts if table]
     if not shown:
         return ""
