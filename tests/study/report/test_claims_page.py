@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ from etude.study.report.claims_page import (
     write_index,
 )
 from etude.study.runner import Report
+from etude.study.sections import localize
 
 ROOT = Path(__file__).resolve().parents[3]
 CLAIM = "- {number: 1, studies: [tiny], scale: 2.4e9, paper: 82 <against> 80, claim: {en: It runs, ko: 돌아간다}}\n"
@@ -120,6 +122,21 @@ def test_a_mistake_is_one_message(
     error = capsys.readouterr().err
     assert end.value.code == 2 and message in error and "Traceback" not in error
     assert [path.name for path in tmp_path.iterdir()] == ["claims.yaml"]
+
+
+def test_what_a_paper_found_is_said_in_both_languages(tmp_path: Path) -> None:
+    """A reader of the Korean page met 'at 6.25 % of its training' and 'no table of heads'."""
+    paper = "paper: {en: 41 % without <it>, ko: 없으면 41 %}"
+    (tmp_path / "claims.yaml").write_text(CLAIM.replace("paper: 82 <against> 80", paper), encoding="utf-8")
+    page = render_index(load_claims(tmp_path), {}, tmp_path)
+    space = "\N{NO-BREAK SPACE}"
+    assert f'<span lang="en">41{space}% without &lt;it&gt;</span><span lang="ko">없으면 41{space}%</span>' in page
+    ordinary = re.compile(r"\b(?:of|at|with|without|against|from|to|only|by|no|none|all|loss|published|small)\b")
+    for claim in load_claims(ROOT / "docs" / "studies"):
+        korean = localize(claim["paper"], "ko")
+        assert not ordinary.search(re.sub(r"\([^)]* et al\. \d{4}", "", korean)), korean
+        numbers = [sorted(re.findall(r"\d[\d.e-]*\d|\d", localize(claim["paper"], each))) for each in ("en", "ko")]
+        assert numbers[0] == numbers[1], korean
 
 
 def test_a_number_that_stands_twice_is_refused(tmp_path: Path) -> None:

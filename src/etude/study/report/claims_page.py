@@ -107,7 +107,7 @@ def _render_claim(claim: JsonDict, results: dict[str, JsonDict], folder: Path, h
     outcomes = _list_outcomes(claim, results)
     title = (
         f'<th class="n" rowspan="{{rows}}">{claim["number"]}</th><td class="paper" rowspan="{{rows}}">'
-        f"<b>{localize_html(claim['claim'])}</b><br><small>{escape(claim['paper'])}</small></td>"
+        f"<b>{localize_html(claim['claim'])}</b><br><small>{localize_html(claim['paper'])}</small></td>"
     )
     lines = [_render_outcome(claim, name, outcome, judged, folder, has_levels) for name, outcome in outcomes
              for judged in outcome["claims"]]  # fmt: skip
