@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from etude import hub
 from etude.hub import mapping
@@ -16,6 +20,11 @@ from tests.hub.published_models import CASES
 
 transformers = pytest.importorskip("transformers", reason="parity needs the package transformers")
 transformers.logging.set_verbosity_error()
+
+# Of gradients, as README states it: 1e-5 of a tensor's largest value, or 1e-4 of their own. Sums of float32 in another
+# order (packed here, padded there) leave 1e-6 of the largest at most.
+ABSOLUTE, RELATIVE = 1e-5, 1e-4
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda name: name.replace(" ", "-"))
@@ -57,11 +66,33 @@ def test_states_logits_losses_and_gradients_agree(imported: Any) -> None:
     family, _ = match_recipe(taken.recipe)
     assert family is not None
     gradients = {name: parameter.grad for name, parameter in there.named_parameters()}
-    for name, slope in mapping.to_own_names(family.table, settings, gradients, {}, "gradients").items():
-        scale = float(slope.abs().max()) or 1.0  # keys' biases have none: softmax does not see them
+    for name, wanted in mapping.to_own_names(family.table, settings, gradients, {}, "gradients").items():
         found = here.get_parameter(name).grad
         assert found is not None, name
-        torch.testing.assert_close(found / scale, slope / scale, rtol=1e-4, atol=1e-4, msg=name)
+        assert_equal_gradients(found, wanted, name)
+
+
+def assert_equal_gradients(found: Tensor, wanted: Tensor, name: str) -> None:
+    """Check a gradient within ABSOLUTE of its tensor's largest value or RELATIVE of its own, whichever is larger."""
+    largest = wanted.abs().max()
+    excess = (found - wanted).abs() - torch.maximum(ABSOLUTE * largest, RELATIVE * wanted.abs())
+    at = int(excess.argmax())
+    assert bool((excess <= 0).all()), (  # NaN is not
+        f"{name}: {found.flatten()[at]:.4e} here, {wanted.flatten()[at]:.4e} there, where the largest is {largest:.4e}"
+    )
+
+
+def test_gradients_are_compared_as_readme_states() -> None:
+    wanted = torch.tensor([2.0, -1e-3, 0.0])
+    for off, is_equal in (([1.9e-4, 1.9e-5, 1.9e-5], True), ([2.1e-4, 0, 0], False), ([0, 0, 2.1e-5], False)):
+        with contextlib.nullcontext() if is_equal else pytest.raises(AssertionError, match="the largest is 2"):
+            assert_equal_gradients(wanted + torch.tensor(off), wanted, "weight")
+    with pytest.raises(AssertionError):
+        assert_equal_gradients(torch.full((3,), math.nan), wanted, "weight")
+    for readme in ("README.md", "README.ko.md"):
+        text = (ROOT / readme).read_text(encoding="utf-8")
+        [line] = [line for line in text.split("\n- ") if "DistilBERT, ALBERT" in line and "`transformers`" in line]
+        assert re.findall(r"\d+e-\d+", line) == ["1e-5", f"{ABSOLUTE:.0e}".replace("e-0", "e-"), "1e-4"], readme
 
 
 def test_written_back_it_is_the_same_model(imported: Any, tmp_path: Path) -> None:
