@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from etude.errors import UserError
 from etude.study import planner
+from etude.study.plan_cells import LENGTHS
 from etude.study.runner import run
 from tests.study.tiny_study import tiny
 
@@ -32,6 +34,35 @@ def test_a_value_that_was_the_only_one_keeps_its_cell(tmp_path: Path) -> None:
     tuned = {"transfer.train.lr": 1e-3, "control.tune": {"train.lr": [1e-3, 1e-2]}}
     after = planner.make_plan(tiny(**tuned), tmp_path, device="cpu", dry=True)
     assert set(before.cells) <= set(after.cells)
+
+
+@pytest.mark.parametrize(
+    ("changes", "length"),
+    [
+        ({"control.epochs": 3}, {"train.epochs": 3}),  # 6 steps of 8 for 16 labels, a contender has 2
+        ({"control.epochs": None}, {"train.epochs": 1}),
+        ({"transfer": {"train.epochs": 5}}, {"train.epochs": 5}),
+        ({"transfer": {"train.steps": 4, "train.batch_examples": 8}}, {"train.epochs": 2}),
+        ({"transfer": {"train.steps": 5, "train.batch_examples": 8}}, {"train.steps": 5}),
+        ({"transfer": {"train.steps": 5}, "control.set": {"train.batch_examples": 4}}, {"train.epochs": 2}),
+        ({"transfer": {"train.tokens": 100_000}}, {"train.epochs": 2}),
+        ({"transfer": {}, "tune": {"train.epochs": [1, 4]}}, {"train.epochs": 4}),
+        ({"transfer": {"transfer.frozen": True}}, {"train.epochs": 20}),
+        ({"transfer": {"transfer.frozen": True}, "control.epochs": None}, {"train.epochs": 20}),
+        ({"transfer": {}, "control.epochs": None}, {}),
+        ({"transfer": {"train.steps": 9}, "control.set": {"train.steps": 1}}, {"train.steps": 1}),
+    ],
+)
+def test_a_control_trains_at_least_as_long_as_its_contender(
+    changes: dict[str, Any], length: dict[str, int], tmp_path: Path
+) -> None:
+    """With 100 labels 60 epochs were 188 steps, where the contenders had 200."""
+    plan = planner.make_plan(tiny(**changes), tmp_path, device="cpu", dry=True)
+    row = next(row for row in plan.rows if row.kind == "control")
+    last = len(plan.tune_grid(row)) - 1
+    settings = plan.cells[plan.trials[row.name, "topic@16", last, (0, 0)]].arguments["settings"]
+    assert {name: value for name, value in settings.items() if name in LENGTHS} == length
+    assert "transfer.frozen" not in settings
 
 
 def test_the_best_on_dev_is_reported_and_linear_models_have_rows(tmp_path: Path) -> None:

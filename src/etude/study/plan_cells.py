@@ -255,10 +255,8 @@ def _transfer_settings(plan: Plan, row: Row, column: Column, tuned: Changes, exa
         for name in ("train.lr", "train.epochs", "transfer.freeze", "transfer.dropout", "train.layer_decay"):
             settings.pop(name, None)  # those of fine-tuning; a head on features has usual values of its own
     if row.kind == "control":
+        settings = _set_control_length(plan, row, settings, examples)
         settings.pop("transfer.frozen", None)
-        if study.control.epochs is not None:
-            settings = {name: value for name, value in settings.items() if name not in LENGTHS}
-            settings["train.epochs"] = study.control.epochs
         settings |= study.control.set
         if any(name in study.control.tune for name in LENGTHS):
             settings = {name: value for name, value in settings.items() if name not in LENGTHS}
@@ -274,6 +272,29 @@ def _transfer_settings(plan: Plan, row: Row, column: Column, tuned: Changes, exa
         if steps is not None:
             settings["train.eval_every"] = max(1, math.ceil(steps / EVALUATIONS))
     return settings
+
+
+def _set_control_length(plan: Plan, row: Row, settings: Changes, examples: int) -> Changes:
+    """Give a control its own number of epochs, or the length of its contender's transfer where that is longer.
+
+    settings: Of the contender's transfer. Where they give tokens or FLOPs, nothing tells beforehand which of the two is
+        longer: the epochs count.
+    """
+    assert row.draft is not None
+    epochs, defaults = plan.study.control.epochs, row.draft.transfer_defaults
+    contender_epochs = settings.get("train.epochs")
+    if not any(name in settings for name in LENGTHS):
+        contender_epochs = defaults[bool(settings.get("transfer.frozen"))]["epochs"]
+        if epochs is None:  # a head on features has more of them than fine-tuning, which a control is
+            is_shorter = defaults[False]["epochs"] < contender_epochs
+            return {**settings, "train.epochs": contender_epochs} if is_shorter else settings
+    if epochs is None:
+        return settings
+    others = {name: value for name, value in settings.items() if name not in LENGTHS}
+    if (steps := settings.get("train.steps")) is None:
+        return {**others, "train.epochs": max(epochs, contender_epochs or 0)}
+    batch = {**settings, **plan.study.control.set}.get("train.batch_examples", defaults[False]["batch_examples"])
+    return settings if steps > math.ceil(epochs * examples / batch) else {**others, "train.epochs": epochs}
 
 
 def _estimate_transfer(plan: Plan, row: Row, settings: Changes, train: Path, files: TaskFiles) -> tuple[float, float]:

@@ -194,7 +194,11 @@ class Control(Strict):
     """Baseline without pre-training: the same models trained on the labels alone."""
 
     of: list[str] | Literal["first", "all"] = Field(default="first", description="whose model is taken")
-    epochs: int | None = Field(default=None, ge=1, description="over the labels; as many as everybody's if None")
+    epochs: int | None = Field(
+        default=None,
+        ge=1,
+        description="over the labels, and never fewer steps or epochs than the contender's transfers; as many if None",
+    )
     set: Changes = Field(default_factory=dict)
     tune: dict[str, Values] = Field(
         default_factory=dict,
