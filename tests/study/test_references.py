@@ -57,6 +57,15 @@ def test_one_answer_for_every_token_is_nothing_learnt() -> None:
         assert progress is not None and progress.has_learnt is has_learnt and progress.kind == "all replaced"
 
 
+@pytest.mark.parametrize(("gain", "has_learnt"), [(0.0003459, False), (0.0009, False), (0.0011, True), (0.0115, True)])
+def test_a_discriminator_must_gain_a_tenth_of_a_point(gain: float, has_learnt: bool) -> None:
+    """One that found 0.5 % of the replaced tokens counted as having learnt, by 0.0003 of accuracy."""
+    valid = {"discriminator": 0.444, "accuracy": 0.8111 + gain, "replaced": 0.1889}
+    progress = measure_progress(Recipe.load("electra-toy"), valid, None)
+    assert progress is not None and progress.has_learnt is has_learnt and progress.json()["has_learnt"] is has_learnt
+    assert Progress(2.9996, 3.0, "bigram", "nats a token").has_learnt, "losses are compared as they are"
+
+
 def test_what_predicts_every_token_is_measured_where_it_does_not_see_it() -> None:
     reference = ReferenceLoss(unigram=6.0, bigram=4.0, tokens_per_byte=0.25)
     towers = Recipe.load("two-tower-toy")
