@@ -85,6 +85,25 @@ def test_a_look_says_what_part_of_the_error_it_had(report: Report, tmp_path: Pat
     assert not is_explained(report.results, holm=0.06)
 
 
+def test_a_rate_in_doubt_is_named_beside_the_verdict(report: Report, tmp_path: Path) -> None:
+    (tmp_path / "claims.yaml").write_text(CLAIM)
+    claim = {**report.results["claims"][0], "better": "bert", "than": "gpt"}
+    doubts = {"bert": {"lowest_loss": 1e-3}, "gpt": {"lowest_loss": None}, "no pre-training": {"lowest_loss": 1e-3}}
+
+    def page_of(named: str) -> str:
+        rows = [
+            {**row, "label": {"en": "<BERT>", "ko": "버트"} if row["name"] == named else row["label"]}
+            | ({"tuning": doubts[row["name"]]} if row["name"] == named else {})
+            for row in report.results["rows"]
+        ]
+        return render_index(
+            load_claims(tmp_path), {"tiny": {**report.results, "claims": [claim], "rows": rows}}, tmp_path
+        )
+
+    assert "few dev examples chose that of &lt;BERT&gt;," in page_of("bert") and "버트의 학습률은" in page_of("bert")
+    assert "rate in doubt" not in page_of("gpt") and "rate in doubt" not in page_of("no pre-training")
+
+
 def test_intervals_have_the_level_of_their_study(report: Report, tmp_path: Path) -> None:
     (tmp_path / "claims.yaml").write_text(CLAIM + CLAIM.replace("number: 1", "number: 2").replace("tiny", "wide"))
     claims = load_claims(tmp_path)

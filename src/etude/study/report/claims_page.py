@@ -19,10 +19,10 @@ from etude.errors import UserError
 from etude.recipes.document import parse_list
 from etude.study.leaderboard import format_points
 from etude.study.plan import format_scientific
-from etude.study.report.html import JsonDict, format_level, format_p_statement, format_percent
+from etude.study.report.html import JsonDict, entry_name, format_level, format_p_statement, format_percent
 from etude.study.report.page import render_document
-from etude.study.report.translations import localize_html, translate
-from etude.study.sections import Rule
+from etude.study.report.translations import localize_html, translate, translate_html
+from etude.study.sections import Rule, localize
 from etude.train import checkpoint
 
 CLAIMS, RESULTS, INDEX = "claims.yaml", "results", "index.html"
@@ -146,7 +146,7 @@ def _render_outcome(
         f'<td class="difference">{difference}{p}</td>'
         f"<td>{_render_key('all_claims_scale')}{scale}</td>"
         f'<td><span class="badge {judged["verdict"].replace(" ", "-")}">'
-        f"{translate(judged['verdict'])}</span>{_render_reason(outcome, judged)}</td>"
+        f"{translate(judged['verdict'])}</span>{_render_reason(outcome, judged)}{_render_rates(outcome, judged)}</td>"
         f'<td class="n">{_render_key("all_claims_power")}{power}</td>'
     )
 
@@ -169,6 +169,16 @@ def _render_reason(outcome: JsonDict, judged: JsonDict) -> str:
             error, part = format_percent(1 - rule.interval), format_percent(limit)
             reason = translate("all_claims_look", error=error, part=part)
     return f"<br><small>{reason}</small>" if reason else ""
+
+
+def _render_rates(outcome: JsonDict, judged: JsonDict) -> str:
+    """Render which sides of a claim have a rate that dev examples chose where another had the lower loss."""
+    sides = [row for row in outcome.get("rows", ()) if entry_name(row) in (judged["better"], judged["than"])]
+    flagged = {entry_name(row): row for row in sides if (row.get("tuning") or {}).get("lowest_loss") is not None}
+    if not flagged:
+        return ""
+    names = tuple(", ".join(localize(row["label"], language) for row in flagged.values()) for language in ("en", "ko"))
+    return f"<br><small>{translate_html('all_claims_rates', names=tuple(map(escape, names)))}</small>"
 
 
 def _format_share(share: float) -> str:
