@@ -19,7 +19,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from etude.errors import UserError
-from etude.train import malloc
+from etude.train import malloc, openmp
 from etude.verbs import show
 from etude.verbs.callable_package import make_callable
 from etude.verbs.comparison import demo, plan_study
@@ -188,6 +188,7 @@ __all__ = [
 ]  # fmt: skip
 
 malloc.configure_mimalloc()
+openmp.configure_openmp()
 
 # These verbs are also packages: `etude.study("x.yaml")` runs a study, `etude.study.runner` is a module.
 for _name, _module in {
