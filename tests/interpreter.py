@@ -8,6 +8,7 @@ and Triton are imported once in it, which takes longer than most of the tests.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import importlib
 import os
@@ -62,6 +63,7 @@ def serve() -> None:
     interpreter = importlib.import_module("triton.runtime.interpreter")
     if hasattr(interpreter, "_LangPatchScope"):  # Tritons without it patch in another way: the tests only take longer
         patch_once_a_kernel(interpreter)
+    compute_types_once(interpreter)
     gc.freeze()  # else each fork looks through all that was imported here when pytest collects garbage at its end
     for line in sys.stdin:
         with tempfile.TemporaryFile("w+") as output:
@@ -113,6 +115,42 @@ def patch_once_a_kernel(interpreter: ModuleType) -> None:
         return None  # the interpreter puts back what a kernel has replaced, not what a function has
 
     interpreter._patch_lang = patch_unless_seen
+
+
+def compute_types_once(interpreter: ModuleType) -> None:
+    """Let the interpreter compute what it asks of types once a type, and nothing that it throws away.
+
+    Most of its time went into sizes, names and NumPy's equals of the same few types at each operation, and into checks
+    of integers for overflow whose result counts only in its debug mode: outside of it they are never looked at.
+    """
+    core, builder, dtype_of = interpreter.tl.core, interpreter.interpreter_builder, interpreter._get_np_dtype
+    if not builder.options.debug:
+        builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
+    dtypes: dict[str, Any] = {}  # by the name of a type, which says all of it
+    blocks: dict[tuple[object, ...], dict[str, Any]] = {}
+    shapes: dict[str, tuple[Any, Any]] = {}
+    init_block, init_tensor = core.block_type.__init__, core.tensor.__init__
+
+    def find_dtype(kind: Any) -> Any:
+        if kind.name not in dtypes:
+            dtypes[kind.name] = dtype_of(kind)
+        return dtypes[kind.name]
+
+    def be_block(self: Any, element_ty: Any, shape: Any) -> None:
+        key = (element_ty.name, *(size.value if isinstance(size, core.constexpr) else size for size in shape))
+        if key not in blocks:
+            init_block(self, element_ty, shape)
+            blocks[key] = dict(self.__dict__)
+        self.__dict__.update(blocks[key], element_ty=element_ty)
+
+    def be_tensor(self: Any, handle: Any, type: Any) -> None:
+        if type.name not in shapes:
+            init_tensor(self, handle, type)
+            shapes[type.name] = self.shape, self.numel
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape, self.numel = shapes[type.name]
+
+    interpreter._get_np_dtype, core.block_type.__init__, core.tensor.__init__ = find_dtype, be_block, be_tensor
 
 
 def run_tests(main: object, path: str, output: IO[str]) -> int:
