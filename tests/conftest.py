@@ -94,6 +94,16 @@ def _loops_compiled_once(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def compiled_kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what Triton compiles; a whole run keeps it, since a kernel takes half a second of a processor.
+
+    Triton asks for the source of a kernel and all that it calls, its arguments, the GPU and its own version.
+    """
+    kept = getattr(request.config, "cache", None)
+    return kept.mkdir("triton") if kept and "PYTEST_XDIST_WORKER" in os.environ else tmp_path_factory.mktemp("triton")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _commands_say_nothing_while_they_wait() -> Iterator[None]:
     """After a second a command says what it is doing, which on a busy machine stands before what a test looks at."""

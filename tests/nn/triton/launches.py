@@ -27,7 +27,7 @@ def compile_launches(
     """Let launches of these kernels compile them down to the machine code of a Hopper GPU, and run nothing.
 
     The interpreter knows no types, and a CPU has no other way to see that a kernel is one. Returns which variants each
-    kernel has been compiled to so far.
+    kernel has been compiled to so far. `cache`: the folder of what Triton has compiled, named by source and compiler.
     """
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver

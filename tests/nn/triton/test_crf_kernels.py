@@ -96,13 +96,13 @@ def test_a_long_sequence_stays_exact(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_kernels_compile_for_a_gpu_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_compile_for_a_gpu_without_one(compiled_kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One variant each for few tags and for the most, both ways: neither sequences nor tags within 16 make another."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("runs without the interpreter")
     from etude.nn.triton import crf as kernels
 
-    variants = compile_launches(kernels, ["_forward", "_backward", "_decode"], monkeypatch, tmp_path)
+    variants = compile_launches(kernels, ["_forward", "_backward", "_decode"], monkeypatch, compiled_kernels)
     monkeypatch.setattr(plain, "_find_kernels", lambda given: kernels)
     for tags in (9, 13, MOST_TAGS - 1):
         compute(*example(tags, limited=False))

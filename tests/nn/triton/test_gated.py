@@ -102,10 +102,10 @@ def test_the_kernels_serve_a_gpu_that_trains_compiled(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_the_kernels_compile_for_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_kernels_compile_for_a_gpu(monkeypatch: pytest.MonkeyPatch, compiled_kernels: Path) -> None:
     from etude.nn.triton import gated
 
-    variants = compile_launches(gated, ["_forward", "_backward"], monkeypatch, tmp_path)
+    variants = compile_launches(gated, ["_forward", "_backward"], monkeypatch, compiled_kernels)
     monkeypatch.setattr(gated, "wrap_triton", lambda kernel: kernel)
     x, grad = torch.zeros(5, 1536, dtype=torch.bfloat16), torch.zeros(5, 768, dtype=torch.bfloat16)
     for kind in range(len(gated.KINDS)):

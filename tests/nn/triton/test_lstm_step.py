@@ -214,7 +214,7 @@ def test_as_much_is_stored_as_by_the_plain_scan_or_less() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.parametrize("projection", [256, None])
 def test_kernels_compile_for_a_gpu_without_one(
-    projection: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    projection: int | None, compiled_kernels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Down to the machine code of a Hopper GPU, from the launches of a whole scan: the interpreter knows no types."""
     if os.environ.get("TRITON_INTERPRET") == "1":
@@ -222,7 +222,7 @@ def test_kernels_compile_for_a_gpu_without_one(
     from etude.nn.triton import lstm_step
 
     names = ["_forward_step", "_backward_step", *(["_clip_hidden", "_add_hidden_grads"] if projection else [])]
-    variants = compile_launches(lstm_step, names, monkeypatch, tmp_path)
+    variants = compile_launches(lstm_step, names, monkeypatch, compiled_kernels)
     layer, layout = build(512, projection, 3.0, 3.0), make_layout([3, 2])
     for is_half in (False, True):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_half):

@@ -54,13 +54,13 @@ def test_very_many_groups_fit_into_a_grid(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_kernels_compile_for_a_gpu_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_compile_for_a_gpu_without_one(compiled_kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every distance; also for a single query, which is a constant of the kernel."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         pytest.skip("runs without the interpreter")
     from etude.nn.triton import pair_distances as kernels
 
-    variants = compile_launches(kernels, ["_forward", "_slopes"], monkeypatch, tmp_path)
+    variants = compile_launches(kernels, ["_forward", "_slopes"], monkeypatch, compiled_kernels)
     for distance in DISTANCES:
         queries, candidates = torch.zeros(2, 1, 6), torch.zeros(2, 7, 6)
         kernels.backward(queries, candidates, kernels.forward(queries, candidates, distance), distance)

@@ -131,10 +131,10 @@ def test_a_residual_sum_and_its_norm_on_a_gpu(post: bool, dropout: float, width:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_the_kernels_compile_for_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_kernels_compile_for_a_gpu(monkeypatch: pytest.MonkeyPatch, compiled_kernels: Path) -> None:
     from etude.nn.triton import residual_norm
 
-    variants = compile_launches(residual_norm, ["_forward", "_backward"], monkeypatch, tmp_path)
+    variants = compile_launches(residual_norm, ["_forward", "_backward"], monkeypatch, compiled_kernels)
     monkeypatch.setattr(residual_norm, "wrap_triton", lambda kernel: kernel)
     rows, vector, seed = torch.zeros(5, 512, dtype=torch.bfloat16), torch.ones(512), torch.tensor([7])
     for kind in KINDS:

@@ -62,10 +62,10 @@ def test_rotation_on_a_gpu(dtype: torch.dtype, heads: int, size: int) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_the_kernel_compiles_for_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_kernel_compiles_for_a_gpu(monkeypatch: pytest.MonkeyPatch, compiled_kernels: Path) -> None:
     from etude.nn.triton import rotary
 
-    variants = compile_launches(rotary, ["rotate_rows"], monkeypatch, tmp_path)
+    variants = compile_launches(rotary, ["rotate_rows"], monkeypatch, compiled_kernels)
     monkeypatch.setattr(rotary, "wrap_triton", lambda kernel: kernel)
     for size in (64, 48):
         qkv, angles = torch.randn(5, 3, 2, size, dtype=torch.bfloat16), torch.randn(5, 1, size // 2)

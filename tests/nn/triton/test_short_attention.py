@@ -122,10 +122,10 @@ def test_the_short_path_rotates_as_it_reads(fused: bool, monkeypatch: pytest.Mon
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_the_kernels_compile_for_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_kernels_compile_for_a_gpu(monkeypatch: pytest.MonkeyPatch, compiled_kernels: Path) -> None:
     from etude.nn.triton import short_attention
 
-    variants = compile_launches(short_attention, ["_forward", "_backward"], monkeypatch, tmp_path)
+    variants = compile_launches(short_attention, ["_forward", "_backward"], monkeypatch, compiled_kernels)
     monkeypatch.setattr(short_attention, "wrap_triton", lambda kernel: kernel)
     cases: list[tuple[int, int, bool, float]] = [(64, 128, False, 0.0), (32, 128, True, 0.1), (24, 16, False, 0.0)]
     for size, longest, causal, dropout in cases:
