@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.half_precision import open_means_float32
 from tests.interpreter import Interpreter
 from tests.train.forked_ranks import RankServer, serve_ranks
 
@@ -72,6 +73,12 @@ def _seeds_of_absent_gpus_are_not_kept() -> Iterator[None]:
                 if not device.is_available():
                     patch.setattr(device, "manual_seed_all", lambda seed: None)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _precision_does_not_depend_on_the_machine() -> None:
+    if "torch" in sys.modules:  # a test that needs none is not to wait for it
+        open_means_float32()
 
 
 @pytest.fixture(scope="session", autouse=True)

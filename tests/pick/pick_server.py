@@ -21,6 +21,7 @@ from etude.pick import pick as picking
 from etude.pretraining import pretrain as pretraining
 from etude.text.prepare.prepare import prepare
 from etude.world import World
+from tests.half_precision import open_means_float32
 
 FASTER = 20  # times that the machine seems: whether work ends in time is no question of these picks
 
@@ -67,6 +68,7 @@ def run(job: dict[str, Any]) -> None:
 
 def serve() -> None:
     assert picking  # loaded before the first fork
+    open_means_float32()
     compile_kernels()
     for line in sys.stdin:
         pid = os.fork()

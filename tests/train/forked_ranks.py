@@ -156,6 +156,9 @@ def main() -> None:
 
     for name in SHARED:
         importlib.import_module(name)
+    from tests.half_precision import open_means_float32
+
+    open_means_float32()
     torch.set_num_threads(1)
     os.fsync = lambda descriptor: None  # a killed process needs none, and a checkpoint waits for many
     for line in sys.stdin:
