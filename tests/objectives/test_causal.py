@@ -117,7 +117,7 @@ def test_joined_sequences_have_the_full_length() -> None:
 
 
 @given(sizes, st.sampled_from([8, 24]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_split_sequence_holds_one_document(sizes: list[int], row_tokens: int) -> None:
     corpus = numbered(sizes)
     rows = objective(8, row_tokens=row_tokens, documents="split").rows(corpus, seed=0)

@@ -31,7 +31,7 @@ def test_text_alone(tmp_path):
 def test_pairs_beside_the_tasks_hold_none_of_their_test_sentences(tmp_path, monkeypatch):
     from etude.world import world as module
 
-    monkeypatch.setattr(module, "COUNTS", {"train": 300, "valid": 100, "test": 100})
+    monkeypatch.setattr(module, "COUNTS", {"train": 30, "valid": 100, "test": 100})
     words = ["world", "-o", str(tmp_path), "--megabytes", "0.01", "--pairs", "2000"]
     assert CliRunner().invoke(app, words).exit_code == 0
     lines = (tmp_path / "pairs.tsv").read_text(encoding="utf-8").splitlines()

@@ -160,7 +160,7 @@ texts = st.lists(st.tuples(phrases, pieces), max_size=8).map(lambda parts: "".jo
 
 
 @given(entity_surfaces, st.lists(texts, min_size=1, max_size=3), st.sampled_from([0.0, 0.3, 0.55]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_plain_search_finds_the_same(surfaces: list[list[str]], some: list[str], threshold: float) -> None:
     graph = make_graph(surfaces, [(0, number) for number in range(len(surfaces))])
     linker = TrieLinker.from_graph(graph, Settings(threshold=threshold))

@@ -137,7 +137,7 @@ any_rules = st.builds(
 
 
 @given(shapes, any_rules, st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_row_is_always_full_and_within_its_limits(sizes: list[list[int]], wanted: Rules, seed: int) -> None:
     made = Numbered(sizes)
     if len(made.corpus.sentences) == len(sizes):

@@ -37,7 +37,7 @@ def find_one_by_one(some: list[str]) -> list[int]:
 @example(["a. \n", "\n", "B. C. "])
 @example(["한국", "가. 나 다. 라"])
 @example(["x\n\n.", ". A\n. B"])
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_starts_are_those_of_the_rules(some: list[str]) -> None:
     assert find_sentence_starts(TextBatch(some)).tolist() == find_one_by_one(some)
 

@@ -22,7 +22,7 @@ def tokenizer(spec: str) -> Tokenizer:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_the_pieces_are_the_text(spec: str, data: st.DataObject) -> None:
     """Of any ids, broken characters among them; behind nothing, and behind a text."""
