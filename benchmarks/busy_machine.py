@@ -57,17 +57,9 @@ def main() -> None:
     print(f"{cores} cores, load {os.getloadavg()[0]:.1f}; {options.recipe}, {options.steps} steps", flush=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        environment = dict(os.environ)
+        text, environment = folder / "world" / "text.txt", dict(os.environ)
         etude("world", "-o", folder / "world", "--megabytes", 1, environment=environment)
-        etude(
-            "prepare",
-            folder / "world",
-            "-o",
-            folder / "corpus",
-            "--tokenizer",
-            "wordpiece:2000",
-            environment=environment,
-        )
+        etude("prepare", text, "-o", folder / "corpus", "--tokenizer", "wordpiece:2000", environment=environment)
         for count in options.busy:
             rates: dict[str, list[float]] = {side: [] for side in SIDES}
             beside = [subprocess.Popen([sys.executable, "-c", COUNT]) for _ in range(count)]

@@ -122,7 +122,7 @@ def test_a_pick_runs_on_its_own_cores_and_its_best_model_is_scored(
     (result,) = bench.store.read().values()
     assert (result.score, result.winner, result.error, result.commit) == (0.9, "x", None, "abc")
     assert result.details["held_out"] == [list(bench.groups[0]), "1", ""]
-    assert 0 < result.seconds < 60 and not (tmp_path / "work" / "sst2-4-0-text").exists()
+    assert 0 <= result.seconds < 60 and not (tmp_path / "work" / "sst2-4-0-text").exists()
 
 
 def test_a_failed_pick_is_recorded_with_its_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
