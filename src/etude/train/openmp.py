@@ -3,7 +3,7 @@
 torch divides a product among threads and waits for the last of them, thousands of times a second where the model is
 small. GNU's OpenMP lets those that are done spin for milliseconds, which is quickest as long as each has a core to
 itself. As soon as another program runs, a thread that spins keeps its core from the one that it waits for, which has
-to share the other program's: on two cores with one busy process beside it, `encoder-5min-cpu` trains at a thirtieth of
+to share the other program's: on two cores with one busy process beside it a small model then trains at a twentieth of
 its speed, and at most of it when threads sleep (benchmarks/busy_machine.py).
 
 OpenMP reads the environment when torch is loaded, so this is set as soon as Etude is imported. Whoever imports torch
@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import os
 
-_OTHER_SETTINGS = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # of GNU's and of LLVM's OpenMP: how long threads spin
+# GNU's OpenMP looks so often (a few microseconds) before a thread sleeps, which is about what it takes to wake one;
+# the number outranks the policy there. LLVM's knows the policy alone.
+_SETTINGS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "200"}
+_OTHERS = ("KMP_BLOCKTIME",)
 
 
 def configure_openmp() -> None:
-    """Let threads that wait sleep, unless the user has said how they wait."""
-    if not any(name in os.environ for name in _OTHER_SETTINGS):
-        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    """Let threads that wait sleep soon, unless the user has said how they wait."""
+    if not any(name in os.environ for name in (*_SETTINGS, *_OTHERS)):
+        os.environ.update(_SETTINGS)
