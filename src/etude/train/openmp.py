@@ -3,8 +3,8 @@
 torch divides a product among threads and waits for the last of them, thousands of times a second where the model is
 small. GNU's OpenMP lets those that are done spin for milliseconds, which is quickest as long as each has a core to
 itself. As soon as another program runs, a thread that spins keeps its core from the one that it waits for, which has
-to share the other program's: on two cores with one busy process beside it a small model then trains at a twentieth of
-its speed, and at most of it when threads sleep (benchmarks/busy_machine.py).
+to share the other program's: on two cores with one busy process beside it a small model then trains at less than a
+tenth of its speed, and at more than half of it when threads sleep (benchmarks/busy_machine.py).
 
 OpenMP reads the environment when torch is loaded, so this is set as soon as Etude is imported. Whoever imports torch
 first sets OMP_WAIT_POLICY=passive themselves. No number depends on it.
