@@ -42,7 +42,7 @@ from training_speed.peers import expert_speed, loop_speed, trainer_speed
 from training_speed.workloads import OURS, PUBLISHED, SMALL, Work
 
 from etude.text.corpus.corpus import Corpus
-from etude.train import peak
+from etude.train import openmp, peak
 
 COMPILED_AT_ONCE = 4  # sides on one GPU: they share its memory
 
@@ -66,17 +66,24 @@ def compare_lengths(
         print(f"{work.name:16} {rates[0]:12,.0f} {rates[1]:12,.0f} {share}", flush=True)
 
 
+def choose_environment(side: str) -> dict[str, str]:
+    """What Etude tells the allocator and the threads of its process is not for the peers; what the user tells is."""
+    environment = dict(os.environ)
+    if side != "etude":
+        for name, value in openmp.SETTINGS.items():
+            if environment.get(name) == value:
+                del environment[name]
+        environment = {name: value for name, value in environment.items() if not name.startswith("MIMALLOC")}
+    return environment
+
+
 def start_side(side: str, work: Work, options: argparse.Namespace, steps: int) -> dict[str, Any]:
     """Measure a side in a process of its own; one that fails says so, and the others go on."""
     command = [sys.executable, __file__, "--side", side, "--only", work.name]
     command += ["--dropout", str(options.dropout), "--steps", str(steps)]
     command += ["--small"] if options.small else []
     command += ["--precision", options.precision] if options.precision else []
-    # what Etude tells the allocator of its process (train/malloc.py) is not for the peers
-    environment = {
-        name: value for name, value in os.environ.items() if side == "etude" or not name.startswith("MIMALLOC")
-    }
-    answer = subprocess.run(command, capture_output=True, text=True, env=environment)
+    answer = subprocess.run(command, capture_output=True, text=True, env=choose_environment(side))
     if answer.returncode:
         return {"failed": " ".join(answer.stderr.splitlines()[-1:])[:200]}
     measured: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -16,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import train_speed
 from training_speed import peers
 from training_speed.workloads import Work
+
+from etude.train import openmp
 
 
 def test_an_experts_loss_is_that_of_the_class() -> None:
@@ -107,3 +110,12 @@ def test_all_sides_are_started_once_before_rounds(
     train_speed.compile_first(["etude", "expert"], train_speed.SMALL, argparse.Namespace())
     assert sorted(started) == [("etude", "bert-small-128", 1), ("expert", "bert-small-128", 1)]
     assert "s; out of memory" in capsys.readouterr().out
+
+
+def test_peers_wait_and_allocate_in_their_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an idle machine threads that spin are faster; what the user sets is for both sides."""
+    monkeypatch.setattr(os, "environ", {"HOME": "/", "MIMALLOC_PURGE_DELAY": "-1", **openmp.SETTINGS})
+    assert train_speed.choose_environment("trainer") == {"HOME": "/"}
+    assert train_speed.choose_environment("etude") == os.environ
+    monkeypatch.setitem(os.environ, "GOMP_SPINCOUNT", "300000")
+    assert train_speed.choose_environment("loop")["GOMP_SPINCOUNT"] == "300000"

@@ -16,11 +16,11 @@ import os
 
 # GNU's OpenMP looks so often (a few microseconds) before a thread sleeps, which is about what it takes to wake one;
 # the number outranks the policy there. LLVM's knows the policy alone.
-_SETTINGS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "200"}
-_OTHERS = ("KMP_BLOCKTIME",)
+SETTINGS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "200"}
+OTHERS = ("KMP_BLOCKTIME",)
 
 
 def configure_openmp() -> None:
     """Let threads that wait sleep soon, unless the user has said how they wait."""
-    if not any(name in os.environ for name in (*_SETTINGS, *_OTHERS)):
-        os.environ.update(_SETTINGS)
+    if not any(name in os.environ for name in (*SETTINGS, *OTHERS)):
+        os.environ.update(SETTINGS)
