@@ -63,7 +63,8 @@ def serve() -> None:
     interpreter = importlib.import_module("triton.runtime.interpreter")
     if hasattr(interpreter, "_LangPatchScope"):  # Tritons without it patch in another way: the tests only take longer
         patch_once_a_kernel(interpreter)
-    compute_types_once(interpreter)
+    if hasattr(interpreter, "_get_np_dtype") and hasattr(interpreter, "interpreter_builder"):  # likewise
+        compute_types_once(interpreter)
     gc.freeze()  # else each fork looks through all that was imported here when pytest collects garbage at its end
     for line in sys.stdin:
         with tempfile.TemporaryFile("w+") as output:

@@ -187,15 +187,15 @@ def test_an_encoder_comes_home_in_files_and_goes_on_elsewhere(machine: Path) -> 
     sizes = [file.stat().st_size for part in ("first", "second") for file in (machine / part).iterdir()]
     assert len(sizes) == 2 and max(sizes) < 16 << 20 and sum(sizes) < 2 * len(weights)
 
-    other = machine / "other"
+    second = machine / "second"
     for name in ("tree", "tasks"):
-        (other / name).mkdir(parents=True)
-    (other / "begun").write_text(str(int(time.time())))
+        (second / name).mkdir(parents=True)
+    (second / "begun").write_text(str(int(time.time())))
     folder = machine / "folder"
     (folder / "encoder.1").mkdir()
     (machine / "second" / "encoder.02").rename(folder / "encoder.1" / "encoder.02")
-    assert run(machine, "keep", "folder", "other").returncode == 0
-    done = run(machine, "twenty", "folder", "other")
+    assert run(machine, "keep", "folder", "second").returncode == 0
+    done = run(machine, "twenty", "folder", "second")
     assert done.returncode == 2 and "not whole" in done.stderr and "encoder.02" in done.stderr
     shutil.rmtree(folder / "encoder.1")  # the next call brings other files
     (folder / "encoder.2").mkdir()
@@ -203,14 +203,14 @@ def test_an_encoder_comes_home_in_files_and_goes_on_elsewhere(machine: Path) -> 
     for name in ("twenty/scores.jsonl", "twenty/encoder/recipe.yaml", "trial-runs/runs/x/recipe.yaml"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)  # all of results.tgz
         (folder / name).write_text("{}")
-    done = run(machine, "twenty", "folder", "other")
+    done = run(machine, "twenty", "folder", "second")
     assert done.returncode == 0, done.stderr
     assert wait_for_call(machine)[0] == "benchmarks/twenty_minutes.py"
-    assert (other / "twenty" / "encoder" / "model.safetensors").read_bytes() == weights
-    assert not (other / "twenty" / "encoder" / "checkpoints").exists()
-    assert (other / "twenty" / "scores.jsonl").is_file()
+    assert (second / "twenty" / "encoder" / "model.safetensors").read_bytes() == weights
+    assert not (second / "twenty" / "encoder" / "checkpoints").exists()
+    assert (second / "twenty" / "scores.jsonl").is_file()
     # a run without its weights would be taken for one that was interrupted
-    assert not (other / "twenty" / "encoder" / "recipe.yaml").exists() and not (other / "trial-runs").exists()
+    assert not (second / "twenty" / "encoder" / "recipe.yaml").exists() and not (second / "trial-runs").exists()
 
 
 def test_weights_that_are_not_there_end_no_sequence_of_commands(machine: Path) -> None:

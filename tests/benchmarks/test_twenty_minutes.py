@@ -138,7 +138,8 @@ def test_the_best_run_is_scored_again_by_transformers(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     start(monkeypatch, tmp_path, "--only", "mrpc", "sst2", "--seeds", "1", "--processes", "1")
     exported = json.loads((tmp_path / "work" / "twenty_minutes.json").read_text())["exported"]
-    assert exported == {"mrpc": [f"{tmp_path}/work/tasks/mrpc-1e-4-0", f"{tmp_path}/tasks/mrpc/valid.jsonl.xz"]}
+    run, examples = tmp_path / "work" / "tasks" / "mrpc-1e-4-0", tmp_path / "tasks" / "mrpc" / "valid.jsonl.xz"
+    assert exported == {"mrpc": [str(run), str(examples)]}
 
 
 def test_a_command_that_fails_is_shown_and_ends_what_needs_it(

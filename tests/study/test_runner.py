@@ -110,13 +110,13 @@ def test_when_a_transfer_saves_is_no_part_of_its_key(study: Study, report: Repor
 
 
 def test_a_study_may_ask_for_a_precision(study: Study, report: Report) -> None:
-    own = planner.make_plan(study, report.folder, dry=True).machine.precision  # measured: bf16 on a CPU that has it
-    other = "bf16" if own == "float32" else "float32"
-    asked = planner.make_plan(tiny(**{"transfer.train.precision": other}), report.folder, dry=True)
+    measured = planner.make_plan(study, report.folder, dry=True).machine.precision  # bf16 on a CPU that has it
+    requested = "bf16" if measured == "float32" else "float32"
+    asked = planner.make_plan(tiny(**{"transfer.train.precision": requested}), report.folder, dry=True)
     found = {cell.arguments["settings"]["train.precision"] for cell in asked.cells.values() if cell.kind == "transfer"}
-    assert found == {other} and asked.machine.precision == own
+    assert found == {requested} and asked.machine.precision == measured
     assert results.collect(asked, {}, {})["precision"] == "bf16, float32", "as the cells are, not as the machine would"
-    assert report.results["precision"] == own
+    assert report.results["precision"] == measured
 
 
 @pytest.mark.slow

@@ -112,8 +112,8 @@ def test_the_report_says_which_rate_has_the_lowest_loss(tuned: tuple[Study, Repo
     tuning = plan.tunings["bert"]
     rates = {trial.value: trial for trial in tuning.trials if trial.setting == "train.lr"}
     chosen = tuning.chosen["train.lr"]
-    other = next(rate for rate in rates if rate != chosen)
-    for lowest, expected in ((chosen, None), (other, other)):
+    better = next(rate for rate in rates if rate != chosen)
+    for lowest, expected in ((chosen, None), (better, better)):
         for rate, trial in rates.items():
             store_loss(plan, trial.bases[0], 1.0 if rate == lowest else 2.0)
         described = describe_tuning(plan, tuning)

@@ -2,12 +2,12 @@
 
 A recipe's rate was found by its authors for their batch, text and length, not for this study's. So before the cells of
 the study run, each contender trains for a share of the budget with multiples of its own rate, and then, at the best of
-these, with each setting that it lists under `tune`. The mean dev score over the tasks decides, or of settings of
-training, by: loss, the contender's own loss on held-out text; test examples and the seeds of the study have no part in
-it. What the trials cost is counted beside what the cells cost. A value chosen at an
-end of its list may not be the best there is, and is flagged. So is a rate at which another has the lower held-out loss:
-a few hundred dev examples tell rates apart less surely than the loss does, and contenders whose rates were drawn by
-chance are compared by their rates. So is Adam without bias correction (BERT's and ELECTRA's
+these, with each setting that it lists under `tune`. The mean dev score over the tasks decides, or with `by: loss`, for
+settings of training, the contender's own loss on held-out text; test examples and the seeds of the study have no part
+in it. What the trials cost is counted beside what the cells cost. A value chosen at an end of its list may not be the
+best there is, and is flagged. So is a rate chosen on dev where another has the lower held-out loss: a few hundred dev
+examples tell rates apart less surely than the loss does, and contenders whose rates were drawn by chance are compared
+by their rates. So is Adam without bias correction (BERT's and ELECTRA's
 code): at the end of a warm-up of t steps its own are 1 / sqrt(1 - b2^t) times as long, 3.5 times for 83 of them and 1.3
 times for 830, so short trials choose too low a rate for what follows.
 """
@@ -46,12 +46,18 @@ def score_trial(plan: Plan, trial: Trial) -> float:
     return fmean(plan.store.result(key)["dev"] for key in trial.transfers)
 
 
-def rank_trial(plan: Plan, trial: Trial) -> float:
-    """Return what the best trial of a setting has most of: points on dev, or as little loss as possible."""
-    trials, score = plan.study.tune_pretraining, score_trial(plan, trial)
+def read_trial_settings(plan: Plan) -> PretrainingTrials:
+    """Return the section of a study that has trials."""
+    trials = plan.study.tune_pretraining
     assert trials is not None
+    return trials
+
+
+def rank_trial(plan: Plan, trial: Trial) -> float:
+    """Return a number that is highest for the trial to choose: its dev score, or minus its held-out loss."""
+    score = score_trial(plan, trial)
     # a setting of the model or the objective may change what the loss is of
-    if trials.by == "dev" or not trial.setting.startswith("train.") or math.isinf(score):
+    if read_trial_settings(plan).by == "dev" or not trial.setting.startswith("train.") or math.isinf(score):
         return score
     if (loss := find_loss(plan, trial)) is None:
         name = plan.store.result(trial.bases[-1])["title"]
@@ -61,10 +67,8 @@ def rank_trial(plan: Plan, trial: Trial) -> float:
 
 def find_loss(plan: Plan, trial: Trial) -> float | None:
     """Return the mean held-out loss of a trial's pre-trainings; None where it has none, or is not done."""
-    trials = plan.study.tune_pretraining
-    assert trials is not None
-    each = len(trial.bases) // trials.seeds  # a seed's own pre-training comes after that of its teacher
-    keys = trial.bases[each - 1 :: each]
+    per_seed = len(trial.bases) // read_trial_settings(plan).seeds
+    keys = trial.bases[per_seed - 1 :: per_seed]  # a seed's own pre-training comes after that of its teacher
     if any(plan.store.state(key) != "done" for key in keys):
         return None
     losses: list[float | None] = [(plan.store.result(key).get("valid") or {}).get("loss") for key in keys]
@@ -98,7 +102,7 @@ def describe_tuning(plan: Plan, tuning: Tuning) -> dict[str, Any]:
     return {
         "trials": trials, "at_end": tuning.at_end, "uncorrected": tuning.is_uncorrected, "pending": tuning.is_pending,
         "lowest_loss": find_rate_of_lowest_loss(plan, tuning),
-        "by": "dev" if plan.study.tune_pretraining is None else plan.study.tune_pretraining.by,
+        "by": read_trial_settings(plan).by,
         "flops": sum(result.get("flops", 0.0) for result in results),
         "seconds": sum(result["seconds"] for result in results),
     }  # fmt: skip
@@ -106,8 +110,7 @@ def describe_tuning(plan: Plan, tuning: Tuning) -> dict[str, Any]:
 
 def plan_tuning(plan: Plan, draft: Draft, make_row: MakeRow) -> Tuning:
     """Plan the trials of a contender: of the settings that are chosen already, and of the next one."""
-    trials = plan.study.tune_pretraining
-    assert trials is not None
+    trials = read_trial_settings(plan)
     tuning = Tuning(draft.entry.name, is_uncorrected=draft.recipe.train.optimizer == "adam" and trials.share < 1)
     if draft.teacher is not None and draft.teacher.entry.name in plan.untuned:
         tuning.is_pending = tuning.waits = True

@@ -17,10 +17,10 @@ import os
 # GNU's OpenMP looks so often (a few microseconds) before a thread sleeps, which is about what it takes to wake one;
 # the number outranks the policy there. LLVM's knows the policy alone.
 SETTINGS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "200"}
-OTHERS = ("KMP_BLOCKTIME",)
+_LLVM_SPIN_TIME = "KMP_BLOCKTIME"
 
 
 def configure_openmp() -> None:
     """Let threads that wait sleep soon, unless the user has said how they wait."""
-    if not any(name in os.environ for name in (*SETTINGS, *OTHERS)):
+    if not any(name in os.environ for name in (*SETTINGS, _LLVM_SPIN_TIME)):
         os.environ.update(SETTINGS)
