@@ -17,7 +17,7 @@ from etude.study.cells import CellStore
 from etude.study.claim_scope import claim_cells
 from etude.study.runner import Report, run, run_several
 from etude.study.settings import Study
-from etude.study.visit import STARTUP, Durations, Visit, missing_bases, order_cells
+from etude.study.visit import STARTUP, Durations, Visit, is_pretrained, missing_bases, order_cells
 from tests.study.test_runner import timeless
 from tests.study.tiny_study import tiny
 
@@ -39,6 +39,19 @@ def test_the_cheapest_claim_comes_first(plan: plans.Plan) -> None:
     for place, key in enumerate(ordered):
         base = plan.cells[key].depends_on
         assert base is None or ordered.index(base) < place
+
+
+def test_a_claim_begins_with_its_pretrainings(plan: plans.Plan) -> None:
+    """Controls of a first seed do not hold the workers while the longest cells wait; transfers follow their weights."""
+    ordered = [cell.key for cell in order_cells([plan], plan.store)]
+    both, pays = (claim_cells(plan, claim) for claim in plan.study.claims)
+    cheapest = min(both, pays, key=lambda keys: sum(plan.cells[key].seconds for key in keys))
+    first = ordered[: len(set(cheapest))]
+    pretrained = [is_pretrained(plan.cells, key) for key in first]
+    assert pretrained == sorted(pretrained, reverse=True) and {True, False} == set(pretrained)
+    learning = [key for key in first if is_pretrained(plan.cells, key)]
+    assert learning == [key for key in plan.cells if key in learning], "seed by seed: transfers before the next weights"
+    assert [plan.cells[key].kind for key in learning].count("pretrain") >= 2
 
 
 def test_studies_in_turn_do_not_wait_for_the_cheaper_claims_of_others(plan: plans.Plan) -> None:

@@ -38,7 +38,8 @@ ALIKE = 0.1  # logarithm of the ratio of two planned speeds, below which they ar
 def order_cells(plans: Sequence[Plan], store: CellStore, in_turn: bool = False) -> list[Cell]:
     """Order the cells of all plans: those of the claim that is cheapest to finish first, or those of the first plan.
 
-    Of a study that has trials of pre-training to run, only those: what else it needs is not known before.
+    Of a study that has trials of pre-training to run, only those: what else it needs is not known before. What a claim
+    needs without pre-training comes after its pre-trainings: those take longest, and what is short finds a gap.
     """
     cells = {cell.key: cell for plan in plans for cell in plan.ready_cells()}
     places = {key: place for place, key in enumerate(cells)}
@@ -51,9 +52,18 @@ def order_cells(plans: Sequence[Plan], store: CellStore, in_turn: bool = False) 
     ordered: list[str] = []
     while waiting := [(turn, keys - set(ordered)) for turn, keys in waiting if keys - set(ordered)]:
         _, cheapest = min(waiting, key=lambda claim: (claim[0], sum(seconds[key] for key in claim[1])))
-        ordered += sorted(cheapest, key=lambda key: places[key])
+        ordered += sorted(cheapest, key=lambda key: (not is_pretrained(cells, key), places[key]))
     placed = set(ordered)
     return [cells[key] for key in [*ordered, *(key for key in cells if key not in placed)]]
+
+
+def is_pretrained(cells: Mapping[str, Cell], key: str | None) -> bool:
+    """Whether a cell is a pre-training or starts from one, directly or not."""
+    while key is not None and key in cells:
+        if cells[key].kind in PRETRAININGS:
+            return True
+        key = cells[key].depends_on
+    return False
 
 
 def missing_bases(store: CellStore, cells: Iterable[Cell]) -> list[str]:
