@@ -23,7 +23,7 @@ from typing import Any
 from etude.study.cell_archive import export_cells, import_cells
 from etude.study.cells import CellStore
 from etude.study.leaderboard import format_points
-from etude.study.report.claims_page import add_results, write_index
+from etude.study.report.claims_page import add_results, load_claims, write_index
 
 ROOT = Path(__file__).resolve().parents[1]
 ARCHIVE = ROOT / "benchmarks" / "results" / "cells" / "wikipedia-280mb.zip"
@@ -80,6 +80,7 @@ def main(words: list[str]) -> None:
         merge(arguments.visit, arguments.archive)
         print(f"Commit it now: git commit {arguments.archive.name}")
         return
+    load_claims(arguments.pages)  # the folder of the list of claims: before minutes are spent
     with tempfile.TemporaryDirectory() as folder:
         for word in arguments.studies:
             name, *settings = word.split(":")

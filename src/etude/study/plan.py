@@ -98,6 +98,14 @@ class Trial:
         return self.bases + self.transfers
 
 
+@dataclass(frozen=True)
+class GivenUp:
+    """A rate that trials chose and at which a run of the study ended above its lowest held-out loss (stability.py)."""
+
+    rate: float
+    keys: tuple[str, ...]  # of the runs that ended
+
+
 @dataclass
 class Tuning:
     """The trials of one contender so far, setting by setting, and what they chose."""
@@ -109,6 +117,9 @@ class Tuning:
     is_uncorrected: bool = False  # Adam without bias correction: the shorter a run, the longer are its steps
     is_pending: bool = False
     waits: bool = False  # for the trials of its teacher
+    given_up: list[GivenUp] = field(default_factory=list)  # from the highest rate on
+    rises_always: bool = False  # at every rate that is not above the chosen one
+    watched: tuple[str, ...] = ()  # the study's runs at the chosen rate, where a lower one is left
 
 
 @dataclass

@@ -42,7 +42,7 @@ from etude.study.study_folder import (
     lock_folder,
     refuse_other_files,
 )
-from etude.study.tuning import is_pending
+from etude.study.tuning import is_pending, needs_lower_rate
 from etude.study.visit import Visit, order_cells
 from etude.train import checkpoint
 
@@ -150,7 +150,7 @@ def _run_tuned(
         return order_cells(planned, store, visit.in_turn)
 
     def replan() -> list[Cell] | None:
-        ended = [number for number, plan in enumerate(planned) if ends_stage(plan)]
+        ended = [number for number, plan in enumerate(planned) if ends_stage(plan) or has_unstable_run(plan)]
         for number in ended:
             planned[number] = make_plan(number)
         return list_ready() if ended else None
@@ -164,6 +164,11 @@ def ends_stage(plan: Plan) -> bool:
         tuning.is_pending and not tuning.waits and not any(is_pending(plan, trial) for trial in tuning.trials)
         for tuning in plan.tunings.values()
     )
+
+
+def has_unstable_run(plan: Plan) -> bool:
+    """Whether a run of a contender has got worse while it trained, so that all of them are planned at a lower rate."""
+    return any(needs_lower_rate(plan, tuning) for tuning in plan.tunings.values())
 
 
 def run_several(

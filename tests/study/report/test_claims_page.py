@@ -17,6 +17,7 @@ from etude.study.report import claims_page
 from etude.study.report.claims_page import (
     add_results,
     count_flops,
+    count_verdicts,
     load_claims,
     load_results,
     render_index,
@@ -114,6 +115,17 @@ def test_intervals_have_the_level_of_their_study(report: Report, tmp_path: Path)
     assert "% interval)" not in both, "no one level is that of all"
     for level in ("95", "90"):
         assert both.count(f"<span>({level}\N{NO-BREAK SPACE}%: ") == len(report.results["claims"])
+
+
+def test_earlier_pages_are_linked_and_not_counted(report: Report, tmp_path: Path) -> None:
+    (tmp_path / "claims.yaml").write_text(
+        CLAIM.replace("studies: [tiny]", "studies: [tiny], earlier: [tiny.first, gone]")
+    )
+    (tmp_path / "tiny.first.html").write_text("")
+    results = {"tiny": report.results, "tiny.first": report.results}
+    page = render_index(claims := load_claims(tmp_path), results, tmp_path)
+    assert page.count("tiny.first.html") == 1 and "이전 결과" in page and "gone" not in page
+    assert sum(count_verdicts(claims, results).values()) == len(report.results["claims"])
 
 
 def test_no_link_to_a_page_that_is_not_there(report: Report, tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ TITLE = "Etude: the claims of the papers, tested again"
 
 def load_claims(folder: Path) -> list[JsonDict]:
     """Load the list of claims; each number stands once."""
+    if not (folder / CLAIMS).is_file():
+        raise UserError(f"There is no {folder / CLAIMS}: name the folder of the list of claims first.")
     claims: list[JsonDict] = parse_list((folder / CLAIMS).read_text(encoding="utf-8"), CLAIMS)
     numbers = [claim["number"] for claim in claims]
     if sorted(set(numbers)) != sorted(numbers):
@@ -107,7 +109,8 @@ def _render_claim(claim: JsonDict, results: dict[str, JsonDict], folder: Path, h
     outcomes = _list_outcomes(claim, results)
     title = (
         f'<th class="n" rowspan="{{rows}}">{claim["number"]}</th><td class="paper" rowspan="{{rows}}">'
-        f"<b>{localize_html(claim['claim'])}</b><br><small>{localize_html(claim['paper'])}</small></td>"
+        f"<b>{localize_html(claim['claim'])}</b><br><small>{localize_html(claim['paper'])}</small>"
+        f"{_render_earlier(claim, folder)}</td>"
     )
     lines = [_render_outcome(claim, name, outcome, judged, folder, has_levels) for name, outcome in outcomes
              for judged in outcome["claims"]]  # fmt: skip
@@ -118,6 +121,13 @@ def _render_claim(claim: JsonDict, results: dict[str, JsonDict], folder: Path, h
         lines = [f'<td colspan="5" class="faint">{translate("all_claims_missing")}</td>']
     first = title.format(rows=len(lines))
     return "".join(f"<tr>{first if not number else ''}{line}</tr>" for number, line in enumerate(lines))
+
+
+def _render_earlier(claim: JsonDict, folder: Path) -> str:
+    """Link pages of a claim's studies as they were before they ran again: their verdicts are not counted."""
+    pages = [name for name in claim.get("earlier", ()) if (folder / f"{name}.html").is_file()]
+    links = " · ".join(f'<a href="{escape(name)}.html">{escape(name)}</a>' for name in pages)
+    return f"<br><small>{translate('all_claims_earlier')}: {links}</small>" if links else ""
 
 
 def _render_outcome(
@@ -222,8 +232,7 @@ def add_results(folder: Path, path: Path, name: str) -> None:
 def main(words: list[str]) -> None:
     """`FOLDER [NAME=results.json ...]`: add results, then write the page."""
     folder = Path(words[0]) if words else Path("docs/studies")
-    if not (folder / CLAIMS).is_file():
-        raise UserError(f"There is no {folder / CLAIMS}: name the folder of the list of claims first.")
+    load_claims(folder)  # before anything is added
     for word in words[1:]:
         name, _, path = word.partition("=")
         if not name or not Path(path).is_file():

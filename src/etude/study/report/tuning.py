@@ -41,6 +41,8 @@ def _render_trials(results: JsonDict, colours: dict[str, str]) -> str:
                 flags.append(translate("uncorrected"))
             if setting == "train.lr" and (rate := tuning.get("lowest_loss")) is not None:
                 flags.append(translate("lowest_loss", rate=format_value(rate)))
+            if setting == "train.lr":
+                flags += _flag_rises(tuning)
             values += "".join(f'<p class="trouble">{flag}</p>' for flag in flags)
             name = f"{render_swatch(colours[row['name']])}{localize_html(row['label'])}" if not number else ""
             cost = f"{format_scientific(tuning['flops'])} FLOPs, {tuning['seconds']:,.0f} s" if not number else ""
@@ -55,6 +57,21 @@ def _render_trials(results: JsonDict, colours: dict[str, str]) -> str:
         f"<th class='n'>{translate('cost_of_trials')}</th></tr>"
     )
     return f'<div class="scroll"><table>{head}{body}</table></div>'
+
+
+def _flag_rises(tuning: JsonDict) -> list[str]:
+    """Say at which rates the study's own runs got worse while they trained (results of earlier versions do not)."""
+    flags = [
+        translate(
+            "given_up",
+            rate=format_value(each["rate"]),
+            rises=", ".join(f"{rise['lowest']:.2f} → {rise['last']:.2f}" for rise in each["rises"]),
+            count=len(each["rises"]),
+            runs=each["runs"],
+        )
+        for each in tuning.get("given_up", [])
+    ]
+    return [*flags, translate("rises_always")] if tuning.get("rises_always") else flags
 
 
 def _render_trial(trial: JsonDict) -> str:
