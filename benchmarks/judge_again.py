@@ -57,7 +57,7 @@ LARGER_CLASSES = {
     ("mask-rate.gpu", "sst2@2000"): 363 / 666,
     ("mlm-vs-electra.first.gpu", "mrpc@1500"): 137 / 198,
     ("mlm-vs-electra.first.gpu", "sst2@2000"): 363 / 666,
-    ("sentence-objectives.gpu", "paraphrase@1500"): 137 / 198,
+    ("sentence-objectives.first.gpu", "paraphrase@1500"): 137 / 198,
 }
 UNTESTED = {"majority": "nobody leaves the majority", "young": "a model has hardly learnt"}
 PREFACE = """# Earlier reports, judged again
