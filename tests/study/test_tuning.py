@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from etude.study import planner
 from etude.study.leaderboard import summarize_plan
 from etude.study.plan import Plan
 from etude.study.report.page import render_page
+from etude.study.report.tuning import render_tuning
 from etude.study.runner import Report, run
 from etude.study.settings import Study
 from etude.study.tuning import FIRST_SEED, describe_tuning, read_setting, score_trial, with_settings
@@ -184,6 +186,12 @@ def test_nothing_but_trials_runs_before_the_settings_are_chosen(report: Report, 
     assert all(not row["scores"] for row in waiting.results["rows"] if row["kind"] == "contender")
 
 
+def render_trials(report: Report, tuning: dict[str, Any]) -> str:
+    """Render the section on trials of a report in which BERT has these."""
+    rows = [{**row, "tuning": tuning} if row["name"] == "bert" else row for row in report.results["rows"]]
+    return render_tuning({**report.results, "rows": rows}, defaultdict(str))
+
+
 def test_a_trial_that_fails_loses(tuned: tuple[Study, Report], tmp_path: Path) -> None:
     study, report = tuned
     folder = tmp_path / "study"
@@ -192,7 +200,11 @@ def test_a_trial_that_fails_loses(tuned: tuple[Study, Report], tmp_path: Path) -
     before = plan.tunings["bert"]
     best = next(trial for trial in before.trials if trial.value == before.chosen["train.lr"])
     plan.store.forget(best.bases[0])
+    page = render_trials(report, describe_tuning(plan, before))
+    assert "Not done" in page and "Failed" not in page
     plan.store.fail(best.bases[0], "the loss became infinite")
+    page = render_trials(report, describe_tuning(plan, before))
+    assert "Failed" in page and "Not done" not in page
     after = planner.make_plan(study, folder, dry=True).tunings["bert"]
     assert after.chosen["train.lr"] != best.value
     assert score_trial(plan, best) == -float("inf")

@@ -104,6 +104,7 @@ def describe_tuning(plan: Plan, tuning: Tuning) -> dict[str, Any]:
             "setting": trial.setting, "value": trial.value, "own": trial.is_own,
             "dev": None if math.isinf(score := score_trial(plan, trial)) else score,
             "loss": find_loss(plan, trial),
+            "pending": is_pending(plan, trial),
             "chosen": trial.setting in tuning.chosen and tuning.chosen[trial.setting] == trial.value,
         }
         for trial in tuning.trials

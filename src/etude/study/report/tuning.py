@@ -45,7 +45,7 @@ def _render_trials(results: JsonDict, colours: dict[str, str]) -> str:
                 flags += _flag_rises(tuning)
             values += "".join(f'<p class="trouble">{flag}</p>' for flag in flags)
             name = f"{render_swatch(colours[row['name']])}{localize_html(row['label'])}" if not number else ""
-            cost = f"{format_scientific(tuning['flops'])} FLOPs, {tuning['seconds']:,.0f} s" if not number else ""
+            cost = f"{format_scientific(tuning['flops'])} FLOPs<br>{tuning['seconds']:,.0f} s" if not number else ""
             body += (
                 f"<tr><td>{name}</td><td><code>{escape(setting)}</code></td><td>{values}</td>"
                 f'<td class="n">{cost}</td></tr>'
@@ -77,7 +77,8 @@ def _flag_rises(tuning: JsonDict) -> list[str]:
 def _render_trial(trial: JsonDict) -> str:
     value = escape(format_value(trial["value"]))
     mark = f" ({translate('own_value')})" if trial["own"] else ""
-    score = translate("failed") if trial["dev"] is None else format_points(trial["dev"])
+    missing = translate("not_done" if trial.get("pending") else "failed")
+    score = missing if trial["dev"] is None else format_points(trial["dev"])
     loss = trial.get("loss")  # not in results of earlier versions
     text = f"{value}{mark}: {score}" + (f" ({loss:.2f})" if loss is not None else "")
     return f"<b>{text}</b>" if trial["chosen"] else text
