@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -119,8 +120,13 @@ def test_a_study_under_way_goes_on_at_the_lower_rate(
         return Rise(2.0, 2.2) if result["settings_key"] == given_up.settings_key else None
 
     monkeypatch.setattr(tuning, "find_rise", find_made_up_rise)
-    report: Report = run(study, folder)
+    lines: list[str] = []
+    report: Report = run(study, folder, on_progress=lines.append)
     assert not report.failed and row_of(report, "bert")["scores"]
+    counts = [re.match(r"\[(\d+)/(\d+)\] ", line) for line in lines]
+    ended = [(int(count[1]), int(count[2])) for count in counts if count]
+    assert [number for number, _ in ended] == list(range(1, len(ended) + 1)), "cells that were there do not count"
+    assert ended[-1][0] == ended[-1][1] and len(ended) > len(transfers)
     assert [each["runs"] for each in row_of(report, "bert")["tuning"]["given_up"]] == [1]
     assert plan.store.state(given_up.key) == "done"
     assert transfers and all(plan.store.state(key) != "done" for key in transfers)

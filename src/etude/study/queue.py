@@ -115,13 +115,13 @@ def run_cells(
         on_progress(_format_progress(store, cell, result.error, count, total, elapsed, planned_seconds, waiting))
         visit.finish(cell, store)
         if (replanned := replan()) is not None:
-            done_before = len(by_key) - len(waiting) - active
+            ended = total - len(waiting) - active  # of this queue, without the cells that were there already
             by_key |= {cell.key: cell for cell in replanned}
             opened, outdated = _open_queue(store, replanned, visit)
             waiting = [cell for cell in opened if cell.key not in running and cell.key not in errors]
             # one that was done may have to run again, now that its weights are needed
             finished = (finished | {cell.key for cell in replanned}) - {cell.key for cell in opened}
-            total = done_before + active + len(waiting)
+            total = ended + active + len(waiting)
             retries.keep(waiting)
     visit.export(store)
     return errors
