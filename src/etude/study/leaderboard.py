@@ -222,6 +222,11 @@ def summarize_plan(
                 f"  {row.name}: {row.length.steps:,} steps, {format_count(row.length.tokens, 'KMBT')} tokens, "
                 f"{row.length.flops:.2e} FLOPs, {row.length.epochs:.1f} passes{notes}"
             )
+    for tuning in plan.tunings.values():
+        lines += [
+            f"  {tuning.entry}: train.lr={runs.rate:g} was given up, since a whole run got worse while it trained."
+            for runs in tuning.tried[: tuning.kept]
+        ]
     if forecast.again:
         lines.append(f"Trained again, since others need weights that are elsewhere: {len(forecast.again)}.")
     lines += describe_claims(plan, forecast, max(1, workers))

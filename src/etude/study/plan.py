@@ -99,11 +99,11 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class GivenUp:
-    """A rate that trials chose and at which a run of the study ended above its lowest held-out loss (stability.py)."""
+class FullRuns:
+    """The study's own pre-trainings of a contender at one rate (stability.py)."""
 
     rate: float
-    keys: tuple[str, ...]  # of the runs that ended
+    keys: tuple[str, ...]  # one a seed of the first look
 
 
 @dataclass
@@ -117,9 +117,14 @@ class Tuning:
     is_uncorrected: bool = False  # Adam without bias correction: the shorter a run, the longer are its steps
     is_pending: bool = False
     waits: bool = False  # for the trials of its teacher
-    given_up: list[GivenUp] = field(default_factory=list)  # from the highest rate on
-    rises_always: bool = False  # at every rate that is not above the chosen one
-    watched: tuple[str, ...] = ()  # the study's runs at the chosen rate, where a lower one is left
+    tried: list[FullRuns] = field(default_factory=list)  # rates of whole runs, from the chosen one down (stability.py)
+    kept: int = 0  # the one that the study has
+    has_lower: bool = False  # a lower one was tried in trials
+    ended: int = 0  # whole runs that had ended when the plan was made
+
+    @property
+    def rejected(self) -> list[FullRuns]:
+        return [runs for number, runs in enumerate(self.tried) if number != self.kept]
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -94,7 +94,7 @@ def _tune_drafts(plan: Plan, drafts: list[Draft]) -> list[Draft]:
         draft = by_name[entry.name]
         if draft.teacher is not None:
             draft = with_settings(replace(draft, teacher=tuned[draft.teacher.entry.name]), {})
-        tuned[entry.name] = draft if plan.study.tune_pretraining is None else _tune(plan, draft, drafts)
+        tuned[entry.name] = draft if plan.study.tune_pretraining is None else _tune(plan, draft, drafts, tuned)
     return [tuned[draft.entry.name] for draft in drafts]
 
 
@@ -103,9 +103,15 @@ def _teachers_first(study: Study, entries: list[Entry]) -> list[Entry]:
     return sorted(with_recipe, key=lambda entry: study.contenders[entry.contender].teacher is not None)
 
 
-def _tune(plan: Plan, draft: Draft, drafts: list[Draft]) -> Draft:
+def _tune(plan: Plan, draft: Draft, drafts: list[Draft], tuned: Mapping[str, Draft]) -> Draft:
     """Plan the trials of a contender and return it with what they chose so far."""
-    tuning = plan_tuning(plan, draft, lambda changed, amount: _make_row(plan, changed, drafts, amount, has_curve=False))
+    beside = [tuned.get(other.entry.name, other) for other in drafts]
+    tuning = plan_tuning(
+        plan,
+        draft,
+        lambda changed, amount: _make_row(plan, changed, drafts, amount, has_curve=False),
+        lambda changed, amount: _make_row(plan, changed, beside, amount, has_curve=False),
+    )
     plan.tunings[draft.entry.name] = tuning
     return tune_draft(draft, tuning)
 

@@ -35,6 +35,7 @@ def run_cells(
     """
     visit = visit or Visit()
     by_key = {cell.key: cell for cell in cells}
+    planned = set(by_key)
     waiting, outdated = _open_queue(store, cells, visit)
     total, start, active = len(waiting), time.monotonic(), 0
     errors: dict[str, str] = {}
@@ -101,7 +102,7 @@ def run_cells(
             raise Interrupted
         if result.unwritten:
             raise WriteError(result.error)
-        if (reason := retries.end(cell, result)) is not None:
+        if (reason := retries.end(cell, result)) is not None and cell.key in planned:
             waiting.insert(0, cell)
             on_progress(f"{cell.title}: {reason}")
             continue
@@ -116,6 +117,7 @@ def run_cells(
         visit.finish(cell, store)
         if (replanned := replan()) is not None:
             ended = total - len(waiting) - active  # of this queue, without the cells that were there already
+            planned = {cell.key for cell in replanned}  # one that runs may be planned no more
             by_key |= {cell.key: cell for cell in replanned}
             opened, outdated = _open_queue(store, replanned, visit)
             waiting = [cell for cell in opened if cell.key not in running and cell.key not in errors]

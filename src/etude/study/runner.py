@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +31,7 @@ from etude.study.registration import register_claims
 from etude.study.relative_paths import save_paths
 from etude.study.report.page import write_report
 from etude.study.settings import Study
+from etude.study.stability import has_other_rate
 from etude.study.study_folder import (
     MACHINE,
     REGISTERED,
@@ -42,7 +43,7 @@ from etude.study.study_folder import (
     lock_folder,
     refuse_other_files,
 )
-from etude.study.tuning import is_pending, needs_lower_rate
+from etude.study.tuning import describe_rate, is_pending
 from etude.study.visit import Visit, order_cells
 from etude.train import checkpoint
 
@@ -134,7 +135,9 @@ def run(
                 plan = planned[0]
             else:
                 errors = run_cells(plan.store, select_cells(plan, only), executor, on_progress, visit)
-        return write_results(plan, errors, registration, language)
+                if any(has_other_rate(plan.store, tuning) for tuning in plan.tunings.values()):
+                    plan = make_plan()
+        return write_results(plan, _select_errors(plan, errors), registration, language)
 
 
 def _run_tuned(
@@ -150,9 +153,12 @@ def _run_tuned(
         return order_cells(planned, store, visit.in_turn)
 
     def replan() -> list[Cell] | None:
-        ended = [number for number, plan in enumerate(planned) if ends_stage(plan) or has_unstable_run(plan)]
+        settled = [[tuning for tuning in plan.tunings.values() if has_other_rate(store, tuning)] for plan in planned]
+        ended = [number for number, plan in enumerate(planned) if settled[number] or ends_stage(plan)]
         for number in ended:
             planned[number] = make_plan(number)
+            for before in settled[number]:
+                on_progress(describe_rate(planned[number], before))
         return list_ready() if ended else None
 
     return run_cells(store, list_ready(), executor, on_progress, visit, replan)
@@ -164,11 +170,6 @@ def ends_stage(plan: Plan) -> bool:
         tuning.is_pending and not tuning.waits and not any(is_pending(plan, trial) for trial in tuning.trials)
         for tuning in plan.tunings.values()
     )
-
-
-def has_unstable_run(plan: Plan) -> bool:
-    """Whether a run of a contender has got worse while it trained, so that all of them are planned at a lower rate."""
-    return any(needs_lower_rate(plan, tuning) for tuning in plan.tunings.values())
 
 
 def run_several(
@@ -246,7 +247,7 @@ def run_several(
             for plan in planned:
                 errors |= load_errors(plan, list(plan.cells.values()))
         return [
-            write_results(plan, {key: errors[key] for key in plan.cells if key in errors}, registration, language)
+            write_results(plan, _select_errors(plan, errors), registration, language)
             for plan, registration in zip(planned, registrations, strict=True)
         ]
 
@@ -304,7 +305,10 @@ def overlay_archives(folder: Path, paths: Sequence[str | Path], target: Path, on
 
 def _tell_unplanned(imported: frozenset[str], plans: Sequence[Plan], on_progress: OnProgress) -> None:
     """Say that imported cells are not those that are planned here, and why that may be."""
-    others = sorted(imported.difference(*(plan.cells for plan in plans)))
+    rejected = {
+        key for plan in plans for tuning in plan.tunings.values() for runs in tuning.rejected for key in runs.keys
+    }
+    others = sorted(imported.difference(rejected, *(plan.cells for plan in plans)))
     if not others:
         return
     store = plans[0].store
@@ -340,6 +344,11 @@ def _says(file: Path, values: dict[str, Any]) -> bool:
     except UserError:
         return False  # of another version, or damaged: written anew
     return save_paths(study.dump(), study.root, file.parent) == values
+
+
+def _select_errors(plan: Plan, errors: Mapping[str, str]) -> dict[str, str]:
+    """Return the errors of cells that a study still has: those of a rate that was given up are no concern of it."""
+    return {key: errors[key] for key in plan.cells if key in errors}
 
 
 def load_errors(plan: Plan, cells: list[Cell]) -> dict[str, str]:

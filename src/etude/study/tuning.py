@@ -11,16 +11,14 @@ by their rates. So is Adam without bias correction (BERT's and ELECTRA's
 code): at the end of a warm-up of t steps its own are 1 / sqrt(1 - b2^t) times as long, 3.5 times for 83 of them and 1.3
 times for 830, so short trials choose too low a rate for what follows.
 
-A rate that a trial bears may be too high for a whole run. Where the held-out loss of one of the study's own runs ends
-above its lowest point (stability.py), all of that contender's runs are made again at the next lower rate that was
-tried, and so on. Scores of tasks have no part in this either, and what the runs given up cost is counted with the
-trials. If the loss rises at every rate, the rate is not why, and the one that was chosen stays.
+A rate that a trial bears may be too high for a whole run: stability.py takes a lower one where the study's own runs get
+worse while they train. What the others cost is counted with the trials.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from statistics import fmean
 from typing import Any
@@ -29,10 +27,10 @@ from etude.errors import UserError
 from etude.recipes.schema import Recipe
 from etude.study.budget import compute_cost
 from etude.study.cells import Cell
-from etude.study.plan import Column, Draft, GivenUp, Plan, Row, Trial, Tuning
+from etude.study.plan import Column, Draft, Plan, Row, Trial, Tuning
 from etude.study.plan_cells import base_cell, teacher_cell, transfer_cell
 from etude.study.sections import Changes, PretrainingTrials, format_value
-from etude.study.stability import find_rise
+from etude.study.stability import has_ended, read_ending, settle_rate
 
 RATE = "train.lr"
 FIRST_SEED = 1_000  # of trials: no study has so many seeds, so that none of its own is chosen on
@@ -84,8 +82,8 @@ def find_loss(plan: Plan, trial: Trial) -> float | None:
 
 def find_rate_of_lowest_loss(plan: Plan, tuning: Tuning) -> float | None:
     """Return the rate with the lowest held-out loss if it is not the chosen one, of trials that are all done."""
-    given_up = [runs.rate for runs in tuning.given_up]
-    trials = [trial for trial in tuning.trials if trial.setting == RATE and trial.value not in given_up]
+    limit = min((runs.rate for runs in tuning.tried[: tuning.kept]), default=math.inf)
+    trials = [trial for trial in tuning.trials if trial.setting == RATE and trial.value < limit]
     losses = [(loss, trial.value) for trial in trials if (loss := find_loss(plan, trial)) is not None]
     if RATE not in tuning.chosen or len(losses) < len(trials):
         return None
@@ -96,7 +94,7 @@ def find_rate_of_lowest_loss(plan: Plan, tuning: Tuning) -> float | None:
 def describe_tuning(plan: Plan, tuning: Tuning) -> dict[str, Any]:
     """Return trials, choice and cost as JSON-ready data."""
     planned = [key for trial in tuning.trials for key in trial.keys]
-    planned += [key for runs in tuning.given_up for key in runs.keys]
+    planned += [key for runs in tuning.rejected for key in runs.keys]
     done = [key for key in planned if plan.store.state(key) == "done"]
     results = [plan.store.result(key) for key in dict.fromkeys(done)]
     trials = [
@@ -112,20 +110,19 @@ def describe_tuning(plan: Plan, tuning: Tuning) -> dict[str, Any]:
     return {
         "trials": trials, "at_end": tuning.at_end, "uncorrected": tuning.is_uncorrected, "pending": tuning.is_pending,
         "lowest_loss": find_rate_of_lowest_loss(plan, tuning),
-        "given_up": [
-            {"rate": runs.rate, "runs": len(runs.keys),
-             "rises": [asdict(rise) for key in runs.keys if (rise := find_rise(plan.store.result(key))) is not None]}
-            for runs in tuning.given_up
-        ],
-        "rises_always": tuning.rises_always,
+        "given_up": describe_given_up(plan, tuning),
+        "rises": _describe_endings(plan, tuning.tried[tuning.kept].keys) if tuning.tried else None,
         "by": read_trial_settings(plan).by,
         "flops": sum(result.get("flops", 0.0) for result in results),
         "seconds": sum(result["seconds"] for result in results),
     }  # fmt: skip
 
 
-def plan_tuning(plan: Plan, draft: Draft, make_row: MakeRow) -> Tuning:
-    """Plan the trials of a contender: of the settings that are chosen already, and of the next one."""
+def plan_tuning(plan: Plan, draft: Draft, make_row: MakeRow, make_full_row: MakeRow) -> Tuning:
+    """Plan the trials of a contender: of the settings that are chosen already, and of the next one.
+
+    `make_full_row` makes the row as the study has it, beside contenders that are tuned.
+    """
     trials = read_trial_settings(plan)
     tuning = Tuning(draft.entry.name, is_uncorrected=draft.recipe.train.optimizer == "adam" and trials.share < 1)
     if draft.teacher is not None and draft.teacher.entry.name in plan.untuned:
@@ -133,7 +130,7 @@ def plan_tuning(plan: Plan, draft: Draft, make_row: MakeRow) -> Tuning:
         return tuning
     _choose_settings(plan, draft, tuning, make_row)
     if not tuning.is_pending:
-        _lower_rate(plan, draft, tuning, make_row)
+        _settle_rate(plan, draft, tuning, make_full_row)
     for setting, values in _list_settings(plan, draft, trials):
         if len(values) > 2 and _is_ordered(values) and tuning.chosen.get(setting) in (min(values), max(values)):
             tuning.at_end.append(setting)
@@ -156,37 +153,47 @@ def _choose_settings(plan: Plan, draft: Draft, tuning: Tuning, make_row: MakeRow
         tuning.chosen[setting] = best.value
 
 
-def needs_lower_rate(plan: Plan, tuning: Tuning) -> bool:
-    """Whether a run of the study has ended above its lowest loss since it was planned, and a lower rate is left."""
-    return any(plan.store.state(key) == "done" and find_rise(plan.store.result(key)) for key in tuning.watched)
+def _settle_rate(plan: Plan, draft: Draft, tuning: Tuning, make_row: MakeRow) -> None:
+    """Choose a lower rate where whole runs at the chosen one get worse while they train."""
+    if draft.cost.updates_itself:  # word vectors learn by the clock, without a loss to compare
+        return
+    study, first = plan.study, dict(tuning.chosen)
+    seeds = min(study.seeds.pretrain, *study.rule.looks) if study.rule.looks else study.seeds.pretrain
 
+    def plan_runs(rate: float) -> list[Cell]:
+        changed = with_settings(draft, {**first, RATE: rate})
+        row = make_row(changed, study.budget.amounts[-1])
+        return [base_cell(plan, row, changed, seed) for seed in range(seeds)]
 
-def _lower_rate(plan: Plan, draft: Draft, tuning: Tuning, make_row: MakeRow) -> None:
-    """Take the next lower rate as long as a run of the study ends above its lowest loss."""
-    first = dict(tuning.chosen)
     trained = [each for each in tuning.trials if each.setting == RATE and not math.isinf(score_trial(plan, each))]
-    rates = [trial.value for trial in trained if trial.value <= first[RATE]]
-    for rate in sorted(rates, reverse=True):
-        tuning.chosen = {**first, RATE: rate}
-        runs = _plan_runs(plan, draft, tuning.chosen, make_row)
-        done = [cell for cell in runs if plan.store.state(cell.key) == "done"]
-        if not any(find_rise(plan.store.result(cell.key)) for cell in done):
-            tuning.watched = () if rate == min(rates) else tuple(cell.key for cell in runs)
-            break
-        tuning.given_up.append(GivenUp(rate, tuple(cell.key for cell in done)))
-    else:
-        tuning.chosen, tuning.given_up, tuning.rises_always = first, [], True
-    for given_up in tuning.given_up:  # they belong to the study: archives and the report have them
-        cells = {cell.key: cell for cell in _plan_runs(plan, draft, {**first, RATE: given_up.rate}, make_row)}
-        for key in given_up.keys:
-            plan.tuning_cells.setdefault(key, cells[key])
+    rates = {first[RATE], *(trial.value for trial in trained if trial.value < first[RATE])}
+    settle_rate(plan.store, tuning, sorted(rates), plan_runs)
+    tuning.chosen[RATE] = tuning.tried[tuning.kept].rate
 
 
-def _plan_runs(plan: Plan, draft: Draft, changes: Changes, make_row: MakeRow) -> list[Cell]:
-    """Plan the pre-trainings of a contender as the study has them: at its largest budget, a run a seed."""
-    changed = with_settings(draft, changes)
-    row = make_row(changed, plan.study.budget.amounts[-1])
-    return [base_cell(plan, row, changed, seed) for seed in range(plan.study.seeds.pretrain)]
+def describe_rate(plan: Plan, before: Tuning) -> str:
+    """Say why a contender has another rate than before."""
+    old, new = before.tried[before.kept].rate, plan.tunings[before.entry].chosen.get(RATE)
+    if new is None:
+        return f"{before.entry} is tuned again: the rate of its teacher is another one."
+    if new > old:
+        return f"{before.entry}: whole runs at train.lr={old:g} end no lower than at {new:g}, which stays."
+    return f"{before.entry}: a run at train.lr={old:g} got worse while it trained, so all are made again at {new:g}."
+
+
+def describe_given_up(plan: Plan, tuning: Tuning) -> list[dict[str, Any]]:
+    """Return every rate above the chosen one that was given up, and how its whole runs ended."""
+    return [{"rate": runs.rate, **_describe_endings(plan, runs.keys)} for runs in tuning.tried[: tuning.kept]]
+
+
+def _describe_endings(plan: Plan, keys: Sequence[str]) -> dict[str, Any]:
+    """Return how many runs have ended, and the held-out losses of those that got worse; None is infinite."""
+    worse = [ending for key in keys if (ending := read_ending(plan.store, key)) is not None and ending.got_worse]
+    ended = sum(has_ended(plan.store, key) for key in keys)
+    rises = [
+        {name: value if math.isfinite(value) else None for name, value in asdict(ending).items()} for ending in worse
+    ]
+    return {"runs": ended, "rises": rises}
 
 
 def tune_draft(draft: Draft, tuning: Tuning) -> Draft:

@@ -60,18 +60,19 @@ def _render_trials(results: JsonDict, colours: dict[str, str]) -> str:
 
 
 def _flag_rises(tuning: JsonDict) -> list[str]:
-    """Say at which rates the study's own runs got worse while they trained (results of earlier versions do not)."""
+    """Say at which rates whole runs got worse while they trained (results of earlier versions do not)."""
     flags = [
-        translate(
-            "given_up",
-            rate=format_value(each["rate"]),
-            rises=", ".join(f"{rise['lowest']:.2f} → {rise['last']:.2f}" for rise in each["rises"]),
-            count=len(each["rises"]),
-            runs=each["runs"],
-        )
+        translate("given_up", rate=format_value(each["rate"]), **_format_rises(each))
         for each in tuning.get("given_up", [])
     ]
-    return [*flags, translate("rises_always")] if tuning.get("rises_always") else flags
+    kept = tuning.get("rises")
+    return [*flags, translate("rises", **_format_rises(kept))] if kept and kept["rises"] else flags
+
+
+def _format_rises(ended: JsonDict) -> dict[str, str]:
+    rises = [" → ".join("∞" if loss is None else f"{loss:.3f}" for loss in (rise["lowest"], rise["last"]))
+             for rise in ended["rises"]]  # fmt: skip
+    return {"rises": ", ".join(rises), "count": str(len(rises)), "runs": str(ended["runs"])}
 
 
 def _render_trial(trial: JsonDict) -> str:
