@@ -105,7 +105,7 @@ def _teachers_first(study: Study, entries: list[Entry]) -> list[Entry]:
 
 def _tune(plan: Plan, draft: Draft, drafts: list[Draft], tuned: Mapping[str, Draft]) -> Draft:
     """Plan the trials of a contender and return it with what they chose so far."""
-    beside = [tuned.get(other.entry.name, other) for other in drafts]
+    beside = [tuned.get(each.entry.name, each) for each in drafts]
     tuning = plan_tuning(
         plan,
         draft,

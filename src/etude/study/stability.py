@@ -111,11 +111,11 @@ def _ends_higher(store: CellStore, runs: FullRuns, above: FullRuns) -> bool:
     if not (all(has_ended(store, key) for key in runs.keys) or list_worse(store, runs.keys)):
         return False
     pairs = [
-        (own.last, other.last)
+        (low.last, high.last)
         for key, key_above in zip(runs.keys, above.keys, strict=True)
-        if (own := read_ending(store, key)) and (other := read_ending(store, key_above))
+        if (low := read_ending(store, key)) and (high := read_ending(store, key_above))
     ]
     if not pairs:
         return False
-    lower, higher = fmean(own for own, _ in pairs), fmean(other for _, other in pairs)
+    lower, higher = fmean(low for low, _ in pairs), fmean(high for _, high in pairs)
     return math.isfinite(higher) and lower >= higher
