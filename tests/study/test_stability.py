@@ -22,6 +22,7 @@ from etude.study.settings import Study
 from etude.study.stability import Ending, choose_runs, find_ending
 from etude.study.tuning import FIRST_SEED
 from etude.train.failures import DivergenceError
+from tests.study.test_teachers import load as load_teachers
 from tests.study.test_tuning import row_of, store_loss
 from tests.study.tiny_study import tiny
 
@@ -249,3 +250,32 @@ def test_nothing_is_trained_again_for_a_rate_that_was_given_up(
     assert len(given_up) == 2 and given_up < others
     assert f"{len(others) - 2} of" in "\n".join(lines), "they belong to the study"
     assert planned.tunings["bert"].chosen == planner.make_plan(study, report.folder).tunings["bert"].chosen
+
+
+@pytest.mark.slow
+def test_a_student_is_tuned_again_where_its_teacher_takes_a_lower_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = load_teachers(tune_pretraining={"lr": [1, 2], "share": 0.5, "by": "loss"}, seeds={"pretrain": 1})
+    original = execute.CELL_RUNNERS["pretrain"]
+    ran: list[tuple[str, float]] = []
+
+    def train(cell: Cell, store: CellStore, work: Path, quiet: bool) -> dict[str, Any]:
+        result = original(cell, store, work, quiet)
+        rate = Recipe.parse(cell.arguments["recipe"]).train.lr
+        if cell.position["row"] == "bert" and cell.position["seed"] == 0:
+            ran.append(("whole", rate))
+            losses = [1.0, 2.0] if rate == pytest.approx(2e-3) else [2.0, 1.0]
+            return {**result, "curve": [{**result["curve"][-1], "loss": loss} for loss in losses]}
+        return {**result, "valid": {**result["valid"], "loss": 0.01 / rate}}  # the faster the higher
+
+    monkeypatch.setitem(execute.CELL_RUNNERS, "pretrain", train)
+    lines: list[str] = []
+    report = run(study, tmp_path / "study", device="cpu", on_progress=lines.append)
+    assert not report.failed and [rate for _, rate in ran] == pytest.approx([2e-3, 1e-3])
+    assert row_of(report, "bert")["lr"] == pytest.approx(1e-3) and row_of(report, "student")["scores"]
+    plan = planner.make_plan(study, tmp_path / "study", device="cpu")
+    assert plan.cells[plan.bases["student", 0]].depends_on == plan.bases["bert", 0]
+    trial = plan.cells[plan.tunings["student"].trials[0].bases[-1]]
+    assert "lr: 0.001\n" in plan.cells[trial.depends_on or ""].arguments["recipe"], "of the teacher it has now"
+    assert not plan.pending_cells() and sum("got worse while it trained" in line for line in lines) == 1
