@@ -225,7 +225,7 @@ def summarize_plan(
     for tuning in plan.tunings.values():
         lines += [
             f"  {tuning.entry}: train.lr={runs.rate:g} was given up, since a whole run got worse while it trained."
-            for runs in tuning.tried[: tuning.kept]
+            for runs in tuning.given_up
         ]
     if forecast.again:
         lines.append(f"Trained again, since others need weights that are elsewhere: {len(forecast.again)}.")

@@ -118,13 +118,19 @@ class Tuning:
     is_pending: bool = False
     waits: bool = False  # for the trials of its teacher
     tried: list[FullRuns] = field(default_factory=list)  # rates of whole runs, from the chosen one down (stability.py)
-    kept: int = 0  # the one that the study has
+    chosen_index: int = 0  # of those tried: the runs that the study has
     has_lower: bool = False  # a lower one was tried in trials
     ended: int = 0  # whole runs that had ended when the plan was made
 
     @property
     def rejected(self) -> list[FullRuns]:
-        return [runs for number, runs in enumerate(self.tried) if number != self.kept]
+        """Whole runs that the study does not have: what they cost is counted with the trials."""
+        return [runs for index, runs in enumerate(self.tried) if index != self.chosen_index]
+
+    @property
+    def given_up(self) -> list[FullRuns]:
+        """Those at rates above the one that the study has."""
+        return self.tried[: self.chosen_index]
 
 
 @dataclass

@@ -31,7 +31,7 @@ from etude.study.registration import register_claims
 from etude.study.relative_paths import save_paths
 from etude.study.report.page import write_report
 from etude.study.settings import Study
-from etude.study.stability import has_other_rate
+from etude.study.stability import describe_change, has_other_rate
 from etude.study.study_folder import (
     MACHINE,
     REGISTERED,
@@ -43,7 +43,7 @@ from etude.study.study_folder import (
     lock_folder,
     refuse_other_files,
 )
-from etude.study.tuning import describe_rate, is_pending
+from etude.study.tuning import is_pending
 from etude.study.visit import Visit, order_cells
 from etude.train import checkpoint
 
@@ -158,7 +158,7 @@ def _run_tuned(
         for number in ended:
             planned[number] = make_plan(number)
             for before in settled[number]:
-                on_progress(describe_rate(planned[number], before))
+                on_progress(describe_change(before, planned[number].tunings[before.entry]))
         return list_ready() if ended else None
 
     return run_cells(store, list_ready(), executor, on_progress, visit, replan)

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
 from etude.study.cells import DIVERGENCE, Cell, CellStore
 from etude.study.plan import FullRuns, Tuning
 
-MOST = 0.01  # of the lowest loss
+LARGEST_RISE = 0.01  # of the lowest loss
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Ending:
 
     @property
     def got_worse(self) -> bool:
-        return math.isinf(self.last) or self.last > self.lowest * (1 + MOST)
+        return math.isinf(self.last) or self.last > self.lowest * (1 + LARGEST_RISE)
 
 
 def find_ending(result: Mapping[str, Any]) -> Ending | None:
@@ -56,10 +56,9 @@ def read_ending(store: CellStore, key: str) -> Ending | None:
     return find_ending(store.result(key)) if state == "done" else None
 
 
-def list_worse(store: CellStore, keys: Sequence[str]) -> frozenset[str]:
-    """Return those of some runs that have ended and got worse while they trained."""
-    endings = {key: read_ending(store, key) for key in keys}
-    return frozenset(key for key, ending in endings.items() if ending is not None and ending.got_worse)
+def has_worse(store: CellStore, runs: FullRuns) -> bool:
+    """Whether any of some runs has ended and got worse while it trained."""
+    return any(ending.got_worse for key in runs.keys if (ending := read_ending(store, key)) is not None)
 
 
 def settle_rate(
@@ -75,18 +74,18 @@ def settle_rate(
     while wants_lower and left:
         rate = left.pop(0)
         tuning.tried.append(FullRuns(rate, tuple(cell.key for cell in plan_runs(rate))))
-        tuning.kept, wants_lower = choose_runs(store, tuning.tried)
+        tuning.chosen_index, wants_lower = choose_runs(store, tuning.tried)
     tuning.has_lower = bool(left)
     tuning.ended = count_ended(store, tuning)
 
 
 def choose_runs(store: CellStore, tried: Sequence[FullRuns]) -> tuple[int, bool]:
-    """Choose among the rates that whole runs have; returns its number, and whether a lower one is asked for."""
-    for number, runs in enumerate(tried):
-        if number and _ends_higher(store, runs, tried[number - 1]):
-            return number - 1, False
-        if not list_worse(store, runs.keys):
-            return number, False
+    """Choose among the rates that whole runs have; returns its index, and whether a lower one is asked for."""
+    for index, runs in enumerate(tried):
+        if index and _ends_higher(store, runs, tried[index - 1]):
+            return index - 1, False
+        if not has_worse(store, runs):
+            return index, False
     return len(tried) - 1, True
 
 
@@ -94,8 +93,8 @@ def has_other_rate(store: CellStore, tuning: Tuning) -> bool:
     """Whether whole runs have ended since their contender was planned, so that it takes another rate."""
     if count_ended(store, tuning) == tuning.ended:
         return False
-    kept, wants_lower = choose_runs(store, tuning.tried)
-    return kept != tuning.kept or (wants_lower and tuning.has_lower)
+    index, wants_lower = choose_runs(store, tuning.tried)
+    return index != tuning.chosen_index or (wants_lower and tuning.has_lower)
 
 
 def count_ended(store: CellStore, tuning: Tuning) -> int:
@@ -108,7 +107,7 @@ def has_ended(store: CellStore, key: str) -> bool:
 
 def _ends_higher(store: CellStore, runs: FullRuns, above: FullRuns) -> bool:
     """Whether runs at a lower rate end no lower than those above, by the seeds that have ended at both."""
-    if not (all(has_ended(store, key) for key in runs.keys) or list_worse(store, runs.keys)):
+    if not (all(has_ended(store, key) for key in runs.keys) or has_worse(store, runs)):
         return False
     pairs = [
         (low.last, high.last)
@@ -119,3 +118,23 @@ def _ends_higher(store: CellStore, runs: FullRuns, above: FullRuns) -> bool:
         return False
     lower, higher = fmean(low for low, _ in pairs), fmean(high for _, high in pairs)
     return math.isfinite(higher) and lower >= higher
+
+
+def describe_endings(store: CellStore, runs: FullRuns) -> dict[str, Any]:
+    """Return how many runs have ended, and the held-out losses of those that got worse; None is infinite."""
+    endings = [ending for key in runs.keys if (ending := read_ending(store, key)) is not None and ending.got_worse]
+    rises = [
+        {name: value if math.isfinite(value) else None for name, value in asdict(ending).items()} for ending in endings
+    ]
+    return {"runs": sum(has_ended(store, key) for key in runs.keys), "rises": rises}
+
+
+def describe_change(before: Tuning, after: Tuning) -> str:
+    """Say why a contender has another rate than before."""
+    old = before.tried[before.chosen_index].rate
+    if not after.tried:
+        return f"{before.entry} is tuned again: the rate of its teacher is another one."
+    new = after.tried[after.chosen_index].rate
+    if new > old:
+        return f"{before.entry}: whole runs at train.lr={old:g} end no lower than at {new:g}, which stays."
+    return f"{before.entry}: a run at train.lr={old:g} got worse while it trained, so all are made again at {new:g}."

@@ -18,8 +18,8 @@ worse while they train. What the others cost is counted with the trials.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -30,7 +30,7 @@ from etude.study.cells import Cell
 from etude.study.plan import Column, Draft, Plan, Row, Trial, Tuning
 from etude.study.plan_cells import base_cell, teacher_cell, transfer_cell
 from etude.study.sections import Changes, PretrainingTrials, format_value
-from etude.study.stability import has_ended, read_ending, settle_rate
+from etude.study.stability import describe_endings, settle_rate
 
 RATE = "train.lr"
 FIRST_SEED = 1_000  # of trials: no study has so many seeds, so that none of its own is chosen on
@@ -82,7 +82,7 @@ def find_loss(plan: Plan, trial: Trial) -> float | None:
 
 def find_rate_of_lowest_loss(plan: Plan, tuning: Tuning) -> float | None:
     """Return the rate with the lowest held-out loss if it is not the chosen one, of trials that are all done."""
-    limit = min((runs.rate for runs in tuning.tried[: tuning.kept]), default=math.inf)
+    limit = min((runs.rate for runs in tuning.given_up), default=math.inf)
     trials = [trial for trial in tuning.trials if trial.setting == RATE and trial.value < limit]
     losses = [(loss, trial.value) for trial in trials if (loss := find_loss(plan, trial)) is not None]
     if RATE not in tuning.chosen or len(losses) < len(trials):
@@ -110,8 +110,8 @@ def describe_tuning(plan: Plan, tuning: Tuning) -> dict[str, Any]:
     return {
         "trials": trials, "at_end": tuning.at_end, "uncorrected": tuning.is_uncorrected, "pending": tuning.is_pending,
         "lowest_loss": find_rate_of_lowest_loss(plan, tuning),
-        "given_up": describe_given_up(plan, tuning),
-        "rises": _describe_endings(plan, tuning.tried[tuning.kept].keys) if tuning.tried else None,
+        "given_up": [{"rate": runs.rate, **describe_endings(plan.store, runs)} for runs in tuning.given_up],
+        "rises": describe_endings(plan.store, tuning.tried[tuning.chosen_index]) if tuning.tried else None,
         "by": read_trial_settings(plan).by,
         "flops": sum(result.get("flops", 0.0) for result in results),
         "seconds": sum(result["seconds"] for result in results),
@@ -168,32 +168,7 @@ def _settle_rate(plan: Plan, draft: Draft, tuning: Tuning, make_row: MakeRow) ->
     trained = [each for each in tuning.trials if each.setting == RATE and not math.isinf(score_trial(plan, each))]
     rates = {first[RATE], *(trial.value for trial in trained if trial.value < first[RATE])}
     settle_rate(plan.store, tuning, sorted(rates), plan_runs)
-    tuning.chosen[RATE] = tuning.tried[tuning.kept].rate
-
-
-def describe_rate(plan: Plan, before: Tuning) -> str:
-    """Say why a contender has another rate than before."""
-    old, new = before.tried[before.kept].rate, plan.tunings[before.entry].chosen.get(RATE)
-    if new is None:
-        return f"{before.entry} is tuned again: the rate of its teacher is another one."
-    if new > old:
-        return f"{before.entry}: whole runs at train.lr={old:g} end no lower than at {new:g}, which stays."
-    return f"{before.entry}: a run at train.lr={old:g} got worse while it trained, so all are made again at {new:g}."
-
-
-def describe_given_up(plan: Plan, tuning: Tuning) -> list[dict[str, Any]]:
-    """Return every rate above the chosen one that was given up, and how its whole runs ended."""
-    return [{"rate": runs.rate, **_describe_endings(plan, runs.keys)} for runs in tuning.tried[: tuning.kept]]
-
-
-def _describe_endings(plan: Plan, keys: Sequence[str]) -> dict[str, Any]:
-    """Return how many runs have ended, and the held-out losses of those that got worse; None is infinite."""
-    worse = [ending for key in keys if (ending := read_ending(plan.store, key)) is not None and ending.got_worse]
-    ended = sum(has_ended(plan.store, key) for key in keys)
-    rises = [
-        {name: value if math.isfinite(value) else None for name, value in asdict(ending).items()} for ending in worse
-    ]
-    return {"runs": ended, "rises": rises}
+    tuning.chosen[RATE] = tuning.tried[tuning.chosen_index].rate
 
 
 def tune_draft(draft: Draft, tuning: Tuning) -> Draft:
