@@ -11,11 +11,15 @@ import pytest
 import etude
 from etude.errors import UserError
 from etude.recipes.document import parse
+from etude.study import planner
 from etude.study.cell_archive import export_cells, import_cells
 from etude.study.cells import CellStore
+from etude.study.claims import judge_claims
 from etude.study.execute import load_outcome
+from etude.study.leaderboard import describe_verdict
 from etude.study.runner import Report, run
 from etude.study.settings import Study
+from etude.study.study_outcomes import StudyOutcomes
 
 PROMPTS = """
 name: prompts
@@ -97,14 +101,26 @@ def test_a_gain_is_what_the_shots_add_to_each_example(report: Report, folder: Pa
     assert column["score"] == "accuracy gained"
 
 
+def test_a_gain_that_nobody_has_is_named_as_that(report: Report, folder: Path) -> None:
+    """Answers far above the most frequent one, which examples made worse, were called no better than that one."""
+    sides = {"better": "gpt", "than": "no pre-training"}
+    claims = [{"claim": "grows", "on": "gain", **sides}, {"claim": "on all", "on": "mean", **sides}]
+    plan = planner.make_plan(load(claims=claims), folder, device="cpu")
+    outcomes = StudyOutcomes(plan, {})
+    for key in outcomes.scores:
+        outcomes.scores[key] = outcomes.scores[key] * 0 - (key[0] == "gpt") * 0.2
+        outcomes.examples[key] = outcomes.examples[key] * 0 - (key[0] == "gpt") * 0.2
+    outcomes.progress.clear()
+    assert [claim.get("untested") for claim in judge_claims(outcomes)] == ["gain", "majority"]
+    assert "clearly gains from examples" in describe_verdict({"verdict": "not tested", "untested": "gain"})
+
+
 def test_models_without_pre_training_are_asked_too(report: Report) -> None:
     control = next(row for row in report.results["rows"] if row["name"] == "no pre-training")
     assert set(control["scores"]) == {"few@24", "gain@24"}
 
 
 def test_other_shots_are_other_cells(report: Report, folder: Path) -> None:
-    from etude.study import planner
-
     before = set(planner.make_plan(load(), folder, device="cpu").cells)
     assert {cell["key"] for cell in report.results["cells"]} == before
     changed = planner.make_plan(load(**{"tasks.few.prompt.shots": 1}), folder, device="cpu")

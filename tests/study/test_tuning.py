@@ -99,6 +99,10 @@ def test_the_report_shows_trials_cost_and_ends(tuned: tuple[Study, Report]) -> N
     chosen = next(trial["value"] for trial in rates if trial["chosen"])
     at_end = chosen in (min(trial["value"] for trial in rates), max(trial["value"] for trial in rates))
     assert ("train.lr" in tuning["at_end"]) == at_end
+    changes = row_of(report, "bert")["changes"]
+    assert {
+        trial["setting"]: trial["value"] for trial in tuning["trials"] if trial["chosen"]
+    }.items() <= changes.items()
     assert tuning["uncorrected"] and not row_of(report, "gpt")["tuning"]["uncorrected"], "BERT's Adam, and GPT's AdamW"
     page = render_page(report.results)
     assert "objective.mask_rate" in page and "공정한 설정" in page

@@ -54,7 +54,8 @@ def judge_claims(outcomes: StudyOutcomes) -> list[dict[str, Any]]:
             sides = [outcomes.progress.get(rows.get(name, name)) for name in (claim.better, claim.than)]
             reason = explain_untested(final.verdict, on_columns, *sides, trainability=claim.trainability)
             if reason is not None:
-                values |= {"verdict": "not tested", "untested": reason}
+                is_gain = reason == "majority" and all(map(outcomes.measures_gain, outcomes.columns_of(claim.on)))
+                values |= {"verdict": "not tested", "untested": "gain" if is_gain else reason}
         claims.append(values)
     return claims
 

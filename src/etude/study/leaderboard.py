@@ -19,6 +19,7 @@ VERDICTS = {
 
 UNTESTED = {
     "majority": "no model is clearly better than the most frequent answer",
+    "gain": "no model clearly gains from examples in its prompt",
     "missing": "not all of its cells are done",
     "young": "a language model has not passed a bigram of its text",
 }

@@ -143,7 +143,7 @@ def _describe_row(outcomes: StudyOutcomes, row: Row) -> dict[str, Any]:
         recipe, cost = row.recipe or row.draft.recipe, row.draft.cost
         values |= {
             "contender": row.draft.entry.contender, "recipe": recipe.name, "system": recipe.system or recipe.name,
-            "paper": recipe.paper, "changes": row.draft.entry.changes, **_describe_text(plan, row.draft),
+            "paper": recipe.paper, "changes": _list_changes(plan, row.draft), **_describe_text(plan, row.draft),
             "model": {"kind": recipe.model_kind, **_model_shape(recipe.model)}, "objective": recipe.objective_kind,
             "parameters": cost.parameters, "head_parameters": cost.head_parameters,
             "flops_per_token": cost.flops_per_token, "lr": recipe.train.lr, "batch_tokens": recipe.train.batch_tokens,
@@ -168,6 +168,12 @@ def _describe_row(outcomes: StudyOutcomes, row: Row) -> dict[str, Any]:
             "progress": None if (progress := outcomes.progress.get(row.name)) is None else progress.json(),
         }  # fmt: skip
     return values
+
+
+def _list_changes(plan: Plan, draft: Draft) -> dict[str, Any]:
+    """List the settings that a study changes in a recipe, with the values that its trials chose."""
+    tuning = plan.tunings.get(draft.entry.name)
+    return {**draft.entry.changes, **({} if tuning is None else tuning.chosen)}
 
 
 def _describe_text(plan: Plan, draft: Draft) -> dict[str, Any]:

@@ -104,6 +104,11 @@ class StudyOutcomes:
     def columns_of(self, on: str) -> list[Column]:
         return columns_of(self.plan, on)
 
+    def measures_gain(self, column: Column) -> bool:
+        """Whether a column's score is what examples in a prompt add, of which the majority answer has none."""
+        prompt = self.plan.study.tasks[column.task].prompt
+        return prompt is not None and prompt.over is not None
+
     def has_scores(self, row: str, on: str) -> bool:
         return all((row, column.name) in self.scores for column in self.columns_of(on))
 

@@ -16,8 +16,8 @@ from etude.study.leaderboard import format_points
 from etude.study.report import claims_page
 from etude.study.report.claims_page import (
     add_results,
-    count_flops,
     count_verdicts,
+    list_flops,
     load_claims,
     load_results,
     render_index,
@@ -40,10 +40,40 @@ def test_a_study_becomes_a_row_with_its_numbers(report: Report, tmp_path: Path) 
         assert format_points(claim["mean"], sign=True) in page
     units = [page.count(f'<span class="key"><span lang="en">{name}') for name in ("Difference", "FLOPs", "Smallest")]
     assert units == [len(report.results["claims"])] * 3, "phones show no head of the table"
-    flops = count_flops(report.results)
-    assert flops is not None and f"{100 * flops / 2.4e9:.2g}\N{NO-BREAK SPACE}% of the paper" in page
+    for claim in report.results["claims"]:
+        assert (flops := list_flops(report.results, claim))
+        assert f"{100 * max(flops) / 2.4e9:.2g}\N{NO-BREAK SPACE}% of the paper" in page
     stored = json.loads((tmp_path / "results" / "tiny.json").read_text(encoding="utf-8"))
     assert stored["claims"] == report.results["claims"] and not any("commands" in cell for cell in stored["cells"])
+
+
+def test_a_claim_has_the_flops_of_its_own_sides(tmp_path: Path) -> None:
+    """All claims of a study had those of its dearest pre-training: word vectors 8.4e15 for 3e12."""
+    spent = {"gpt @ 1": 1e15, "gpt @ 2": 8.4e15, "bert": 3e15, "mlm": 3.1e15, "word2vec": 3e12}
+    rows = [{"name": name, "pretraining": {"flops": flops}} for name, flops in spent.items()]
+    results = {
+        "rows": [
+            *rows,
+            {"name": "no pre-training", "pretraining": {}},
+            {"name": "later", "pretraining": {"flops": None}},
+        ]
+    }
+
+    def flops_of(better: str, than: str) -> list[float]:
+        return list_flops(results, {"better": better, "than": than})
+
+    assert flops_of("word2vec", "no pre-training") == flops_of("no pre-training", "word2vec") == [3e12]
+    assert flops_of("gpt", "bert") == [8.4e15, 3e15], "the largest budget is judged"
+    assert flops_of("gpt @ 1", "bert") == [1e15, 3e15]
+    assert flops_of("bert", "mlm") == [3e15] and flops_of("later", "majority") == []
+    assert list_flops({"flops": 1e11}, {"better": "a", "than": "b"}) == [1e11]
+
+
+def test_a_note_stands_beside_its_claim(tmp_path: Path) -> None:
+    note = "note: {en: The control has <one> rate., ko: 대조군의 학습률은 하나입니다.}"
+    (tmp_path / "claims.yaml").write_text(CLAIM.replace("scale:", f"{note}, scale:"), encoding="utf-8")
+    page = render_index(load_claims(tmp_path), {}, tmp_path)
+    assert "The control has &lt;one&gt; rate." in page and "대조군의 학습률은 하나입니다." in page
 
 
 def test_no_folder_of_a_machine_gets_into_the_repository(report: Report, tmp_path: Path) -> None:

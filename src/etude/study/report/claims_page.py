@@ -34,6 +34,7 @@ COLUMNS = (
     "all_claims_verdict",
     "all_claims_power",
 )
+ALIKE = 0.05  # FLOPs of two pre-trainings that differ by no more than this share of them
 TITLE = "Etude: the claims of the papers, tested again"
 
 
@@ -59,10 +60,20 @@ def load_results(folder: Path) -> dict[str, JsonDict]:
     return loaded
 
 
-def count_flops(results: JsonDict) -> float | None:
-    """Return the FLOPs of the most expensive pre-training, as spent."""
-    spent = [row["pretraining"]["flops"] for row in results["rows"] if row.get("pretraining")]
-    return max((flops for flops in spent if flops), default=None)
+def list_flops(results: JsonDict, judged: JsonDict) -> list[float]:
+    """Return the FLOPs of a pre-training of each side of a claim, as spent: one number where they are alike.
+
+    Of several budgets the largest is judged. Sides without a pre-training have none.
+    """
+    if "flops" in results:  # a page is all that is left of the study
+        return [results["flops"]]
+    listed: list[float] = []
+    for side in (judged["better"], judged["than"]):
+        rows = [row for row in results["rows"] if side in (row["name"], entry_name(row)) and row.get("pretraining")]
+        flops = max((row["pretraining"]["flops"] or 0.0 for row in rows), default=0.0)
+        if flops and all(abs(flops / known - 1) > ALIKE for known in listed):
+            listed.append(flops)
+    return listed
 
 
 def render_index(claims: list[JsonDict], results: dict[str, JsonDict], folder: Path) -> str:
@@ -110,7 +121,7 @@ def _render_claim(claim: JsonDict, results: dict[str, JsonDict], folder: Path, h
     title = (
         f'<th class="n" rowspan="{{rows}}">{claim["number"]}</th><td class="paper" rowspan="{{rows}}">'
         f"<b>{localize_html(claim['claim'])}</b><br><small>{localize_html(claim['paper'])}</small>"
-        f"{_render_earlier(claim, folder)}</td>"
+        f"{_render_earlier(claim, folder)}{_render_note(claim)}</td>"
     )
     lines = [_render_outcome(claim, name, outcome, judged, folder, has_levels) for name, outcome in outcomes
              for judged in outcome["claims"]]  # fmt: skip
@@ -130,6 +141,11 @@ def _render_earlier(claim: JsonDict, folder: Path) -> str:
     return f"<br><small>{translate('all_claims_earlier')}: {links}</small>" if links else ""
 
 
+def _render_note(claim: JsonDict) -> str:
+    """Render what a reader has to know of a claim's studies beside their numbers."""
+    return f"<br><small>{localize_html(claim['note'])}</small>" if "note" in claim else ""
+
+
 def _render_outcome(
     claim: JsonDict, name: str, outcome: JsonDict, judged: JsonDict, folder: Path, has_levels: bool
 ) -> str:
@@ -143,10 +159,12 @@ def _render_outcome(
         difference = _render_key(key, level=format_level(outcome))
         difference += f"<b>{format_points(judged['mean'], sign=True)}</b> <span>({level}{low} … {high})</span>"
         p = f"<br><small>{format_p_statement(judged['holm'])}</small>"
-    flops = outcome["flops"] if "flops" in outcome else count_flops(outcome)
-    scale = format_scientific(float(f"{flops:.1e}")) if flops else "–"
+    flops = list_flops(outcome, judged)
+    numbers = [format_scientific(float(f"{each:.1e}")).replace(" ", "\N{NO-BREAK SPACE}") for each in flops]
+    scale = ", ".join(numbers) or "–"
     if flops and claim.get("scale"):
-        scale += f"<br><small>{translate('all_claims_share', share=_format_share(flops / claim['scale']))}</small>"
+        share = _format_share(max(flops) / claim["scale"])
+        scale += f"<br><small>{translate('all_claims_share', share=share)}</small>"
     detectable = judged.get("detectable")
     power = "–" if detectable is None else format_points(detectable)
     # of the look that settled it, where several were planned
