@@ -8,7 +8,8 @@ which causal models need. All studies share one queue (`etude study A B C --minu
 NVIDIA's MPS where it is installed. OUT gets cells.zip (written again after each cell: a killed call loses the cells in
 flight), reports.zip (results.json, report.html and table.md of every study) and log.txt. The next visit starts with
 --import cells.zip. Words behind `--` go to `etude study`, as in `-- --any-version seeds.pretrain=5`: a cell is known by
-the code that made it, unless any version counts.
+the code that made it, unless any version counts. A study may have settings of its own, as in `--studies cloze-vs-mlm
+mlm-vs-electra:seeds.pretrain=5`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from etude.plain_yaml import Writer
+from etude.recipes.document import parse, parse_value
+
 ROOT = Path(__file__).resolve().parents[1]
 # one masked model of 4 x 256 with three seeds serves the first eight; those that share least come last
 CLAIMS = {
@@ -36,6 +42,7 @@ CLAIMS = {
     "few-shot": 19,
 }  # fmt: skip
 LARGE = {"mlm-vs-electra": 16, "cloze-vs-mlm": 12, "albert-sharing": 15, "embedding-width": 15, "pooling": None}
+NAMED_BY_PATH = ("set", "transfer", "tune", "vary")  # sections of a study with entries such as train.lr
 REPORT_FILES = ("results.json", "report.html", "table.md", "study.yaml", "registered.json")
 
 
@@ -77,8 +84,29 @@ def start_mps() -> bool:
     return answer.returncode == 0
 
 
+def find_study(word: str) -> Path:
+    """Return the file of a study, or of NAME:SETTING=VALUE:... a changed copy in the current folder."""
+    study, *settings = word.split(":")
+    source = ROOT / "studies" / f"{study}.yaml"
+    if not settings:
+        return source
+    values = parse(source.read_text(encoding="utf-8"), source.name).values
+    for setting in settings:
+        path, _, value = setting.partition("=")
+        section, _, inside = path.partition(".")
+        *groups, name = [section, inside] if section in NAMED_BY_PATH else path.split(".")
+        place = values["gpu"] if section in values.get("gpu", {}) else values
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[name] = parse_value(value, setting)
+    changed = Path("changed") / source.name
+    changed.parent.mkdir(exist_ok=True)
+    changed.write_text(yaml.dump(values, Dumper=Writer, allow_unicode=True, sort_keys=False), encoding="utf-8")
+    return changed
+
+
 def run_queue(arguments: argparse.Namespace, corpus: Path, log: Path) -> int:
-    files = [str(ROOT / "studies" / f"{name}.yaml") for name in arguments.studies]
+    files = [str(find_study(word)) for word in arguments.studies]
     command = [sys.executable, "-m", "etude", "study", *files, "--text", str(corpus), "--data", str(arguments.tasks),
                "-o", "studies", "--workers", str(arguments.workers),
                "--minutes", str(arguments.minutes), "--export-cells", str(arguments.out / "cells.zip")]  # fmt: skip
@@ -154,7 +182,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=8.0, help="for the queue, planning included")
     parser.add_argument("--grace", type=float, default=45.0, help="seconds after that for cells in flight and reports")
     parser.add_argument("--workers", type=int, default=12)
-    parser.add_argument("--studies", nargs="+", default=list(CLAIMS))
+    parser.add_argument("--studies", nargs="+", default=list(CLAIMS), metavar="NAME[:SETTING=VALUE...]")
     parser.add_argument("--import", dest="imports", nargs="+", default=[])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--gpu-sections", action="store_true", help="take the sections 'gpu' on a CPU too")
@@ -165,7 +193,8 @@ def main() -> None:
         path = getattr(arguments, name)
         setattr(arguments, name, None if path is None else path.resolve())
     arguments.imports = [str(Path(archive).resolve()) for archive in arguments.imports]
-    missing = [name for name in arguments.studies if not (ROOT / "studies" / f"{name}.yaml").is_file()]
+    names = [word.partition(":")[0] for word in arguments.studies]
+    missing = [name for name in names if not (ROOT / "studies" / f"{name}.yaml").is_file()]
     if missing:
         parser.error(f"no such study: {', '.join(missing)}")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))

@@ -7,9 +7,13 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import studies_gpu
+
+from etude.study.settings import Study
 
 
 def write_results(folder: Path, name: str, verdict: str) -> None:
@@ -32,3 +36,16 @@ def test_the_report_of_a_study_that_ran_alone_comes_home(tmp_path: Path) -> None
     verdicts = studies_gpu.pack_reports(folder, target)
     assert [(claim["study"], claim["verdict"]) for claim in verdicts] == [("one", "fails"), ("two", "holds")]
     assert zipfile.ZipFile(target).read("one/table.md") == b"fails"
+
+
+def test_a_study_of_a_visit_may_have_settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two more seeds for one study of a queue were two more for all."""
+    monkeypatch.chdir(tmp_path)
+    plain = studies_gpu.find_study("mlm-vs-electra")
+    assert plain == studies_gpu.ROOT / "studies" / "mlm-vs-electra.yaml"
+    changed = studies_gpu.find_study("mlm-vs-electra:seeds.pretrain=5:set.train.lr=3e-4")
+    known, study = (Study.load(path, gpu=True) for path in (plain, changed))
+    assert known.seeds.pretrain == 3 and study.seeds.pretrain == 5 and study.set["train.lr"] == 3e-4
+    expected = known.dump()
+    expected["seeds"]["pretrain"], expected["set"]["train.lr"] = 5, 3e-4
+    assert study.dump() == expected
