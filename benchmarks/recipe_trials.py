@@ -14,14 +14,17 @@ none). On a CPU that others use, too, seconds are those that the process had of 
 fine-tuned on every task with every seed, `--finetunings` at once, while the next trials pre-train. Its score is the
 mean over tasks of the mean over seeds, on the `valid` files, so these choose and are no test. Where a file has no
 tasks, the loss on held-out text decides: for trials of one objective and one tokenizer. A trial's line goes to
-results/trials/RECIPE.jsonl; lines that are there for as many minutes are not repeated. `--only NAME ...` takes some
-trials, `--until` begins none that would not end by then, its fine-tunings included; a later call uses what WORK holds
-of an interrupted one. Each fine-tuning is printed, too: what is known of a trial when a machine goes before its end.
+results/trials/RECIPE.jsonl; lines that are there, of the same settings and minutes, are not repeated. `--only NAME ...`
+takes some trials, `--until` begins none that would not end by then, its fine-tunings included; a later call uses what
+WORK holds of an interrupted one. Each fine-tuning is printed, too: what is known of a trial when a machine goes before
+its end. The error beside `base` is of fine-tunings alone: another pre-training seed moves a task by more (CoLA by 11
+points).
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import lzma
 import os
@@ -117,6 +120,27 @@ def read_plan(path: Path) -> Plan:
     return Plan(**document, tasks=tasks, trials=trials)
 
 
+def find_done(plan: Plan, path: Path) -> set[str]:
+    """Find the trials of a plan that have a result, by what they are: a name may stand for other settings by now."""
+    lines = read_results(path)
+    return {
+        trial.name
+        for trial in plan.trials
+        for line in lines
+        if (line["trial"], line["minutes"], line["tokenizer"]) == (trial.name, plan.minutes, trial.tokenizer)
+        and line["set"] == dict(trial.set)
+    }
+
+
+def name_run(plan: Plan, trial: Trial) -> str:
+    """Name the run of a trial by all that decides it, so that nobody goes on with that of other settings or minutes."""
+    from etude.recipes.schema import Recipe
+
+    recipe = Recipe.load(plan.recipe, trial.words).dump()
+    text = json.dumps([recipe, trial.tokenizer, plan.minutes], sort_keys=True, default=str)
+    return f"{trial.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
 class Workshop:
     """A folder with corpora, runs and logs, and the processes that fill it."""
 
@@ -124,6 +148,7 @@ class Workshop:
         self.plan, self.text, self.tasks, self.work = plan, arguments.text, arguments.tasks, arguments.work
         self.threads = max(1, len(os.sched_getaffinity(0)) // arguments.parallel)
         self.device = ["train.device=cpu"] if arguments.cpu else []
+        self.tuning_threads = self.threads if arguments.cpu else 1  # many at once, and a GPU does their work
         self.tokenizer = arguments.tokenizer
         self.lock = threading.Lock()
 
@@ -156,11 +181,12 @@ class Workshop:
         path = self.work / "speeds.json"
         speeds: dict[str, dict[str, float]] = json.loads(path.read_text()) if path.is_file() else {}
         named = {trial.speed or trial.name for trial in trials}
-        missing = [trial for trial in self.plan.trials if trial.name in named and trial.name not in speeds]
-        if not self.device and missing:  # kernels are compiled side by side, and found by what is timed alone
+        measured = {trial.name: name_run(self.plan, trial) for trial in self.plan.trials if trial.name in named}
+        missing = [trial for trial in self.plan.trials if trial.name in named and measured[trial.name] not in speeds]
+        if not self.device and missing:
+            # kernels are compiled side by side, and found by what is timed alone; what fails here may do there
             with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2)) as pool:
-                measured = list(pool.map(lambda trial: self.measure_speed(trial, 0.1), missing))
-            missing = [trial for trial, speed in zip(missing, measured, strict=True) if speed is not None]
+                list(pool.map(lambda trial: self.measure_speed(trial, 0.1), missing))
         found: dict[str, list[dict[str, float]]] = {trial.name: [] for trial in missing}
         for _ in range(self.plan.speed_rounds):
             for trial in missing:
@@ -169,11 +195,12 @@ class Workshop:
         for name, all_found in found.items():
             if not all_found:
                 continue
-            speeds[name] = sorted(all_found, key=lambda one: one["tokens_per_second"])[len(all_found) // 2]
+            median = sorted(all_found, key=lambda one: one["tokens_per_second"])[len(all_found) // 2]
             rates = " ".join(f"{one['tokens_per_second']:,.0f}" for one in all_found)
-            print(f"{name}: {rates} tokens/s, {speeds[name]['steps']} steps", flush=True)
+            print(f"{name}: {rates} tokens/s, {median['steps']} steps", flush=True)
+            speeds[measured[name]] = median
         path.write_text(json.dumps(speeds, indent=1))
-        return speeds
+        return {name: speeds[run] for name, run in measured.items() if run in speeds}
 
     def measure_speed(self, trial: Trial, seconds: float) -> dict[str, float] | None:
         values = [self.plan.recipe, self.corpus(trial), seconds, self.plan.minutes]
@@ -187,7 +214,7 @@ class Workshop:
         return measured
 
     def pretrain(self, trial: Trial, steps: float) -> Path:
-        run: Path = self.work / "runs" / trial.name
+        run: Path = self.work / "runs" / name_run(self.plan, trial)
         if (run / "model.safetensors").is_file():
             return run
         if (run / "recipe.yaml").is_file():
@@ -203,12 +230,12 @@ class Workshop:
     def finetune(self, run: Path, name: str, seed: int) -> float:
         task, folder = self.plan.tasks[name], self.work / "tuned" / f"{run.name}-{name}-{seed}"
         if (folder / "recipe.yaml").is_file() and not (folder / "model.safetensors").is_file():
-            self.etude("finetune", "--resume", folder, "-q", log=folder.name, threads=self.threads)
+            self.etude("finetune", "--resume", folder, "-q", log=folder.name, threads=self.tuning_threads)
         elif not folder.exists():
             train = self._train_file(name, task.examples)
             words = ["--train", train, "--dev", self.tasks / name / "valid.jsonl.xz", "-o", folder, *task.set]
             words += [f"train.seed={seed}", *self.device, "-q"]
-            self.etude("finetune", run, task.kind, *task.options, *words, log=folder.name, threads=self.threads)
+            self.etude("finetune", run, task.kind, *task.options, *words, log=folder.name, threads=self.tuning_threads)
         plan = yaml.safe_load((folder / "task.yaml").read_text(encoding="utf-8"))
         score = 100 * float(plan["scores"][task.score]["value"])
         print(f"{run.name}: {name} with seed {seed}: {score:.2f}", flush=True)
@@ -272,21 +299,29 @@ def format_table(results: list[dict[str, Any]]) -> str:
     if not results[0]["scores"]:
         return format_losses(results)
     base = next((result["scores"] for result in results if result["trial"] == "base"), None)
-    tasks = list(results[0]["scores"])
+    tasks = list(dict.fromkeys(task for result in results for task in result["scores"]))
+    common = [task for task in tasks if all(task in result["scores"] for result in results)]
     lines = [" | ".join(["trial", *tasks, "mean", "beside base", "steps", "settings"])]
-    for result in sorted(results, key=lambda result: -mean_score(result["scores"])):
-        cells = [f"{statistics.fmean(result['scores'][task]):.1f}" for task in tasks]
+
+    def mean_of_common(result: dict[str, Any]) -> float:
+        """Tasks may have changed between visits: only those that all trials have compare them."""
+        return mean_score({task: result["scores"][task] for task in common}) if common else float("nan")
+
+    for result in sorted(results, key=lambda result: -mean_of_common(result)):
+        scores = result["scores"]
+        cells = [f"{statistics.fmean(scores[task]):.1f}" if task in scores else "–" for task in tasks]
         beside = ""
         if base is not None and result["trial"] != "base":
-            gaps = [a - b for task in tasks for a, b in zip(result["scores"][task], base[task], strict=True)]
+            # the first seeds of both, where one has more
+            gaps = [a - b for task in common for a, b in zip(scores[task], base[task], strict=False)]
             error = statistics.stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else float("nan")
-            beside = f"{statistics.fmean(gaps):+.1f} ± {error:.1f}"
+            beside = f"{statistics.fmean(gaps):+.1f} ± {error:.1f}" if gaps else ""
         settings = " ".join(f"{key}={value}" for key, value in result["set"].items())
         settings += f" {result['tokenizer']}" if result["tokenizer"] else ""
         row = [
             result["trial"],
             *cells,
-            f"{mean_score(result['scores']):.2f}",
+            f"{mean_of_common(result):.2f}",
             beside,
             f"{result['steps']:g}",
             settings.strip(),
@@ -312,7 +347,7 @@ class Clock:
 
 def run_trials(plan: Plan, arguments: argparse.Namespace, path: Path) -> None:
     start = time.monotonic()
-    done = {one["trial"] for one in read_results(path) if one["minutes"] == plan.minutes}
+    done = find_done(plan, path)
     trials = [trial for trial in plan.trials if trial.name not in done]
     trials = [trial for trial in trials if not arguments.only or trial.name in arguments.only]
     workshop, machine = Workshop(plan, arguments), describe_machine(arguments.commit)

@@ -5,12 +5,12 @@
 
 TEXT is a text file, TASKS a folder with <task>/train.jsonl.xz and valid.jsonl.xz, VOCAB BERT's uncased vocab.txt. The
 recipe's `train.minutes` become steps by the measured speed of the card, once: a run that was interrupted goes on with
-the same schedule. Every fine-tuning tries three rates with one seed, and the best on valid is repeated with the others;
-medians are over all seeds of that rate. LAMBADA's passages are TASKS/lambada/*.jsonl.xz; without them bits a byte stand
-alone. Everything lies in WORK and goes on where it stopped: run it again after an interruption. On another machine, a
-second visit needs two things of WORK: `encoder` (its checkpoints apart), which is then not pre-trained again and needs
-no text, and scores.jsonl, whose fine-tunings are not repeated; of decoders, decoders.json. `--stop-after 540` ends by
-itself before a visit does.
+the same schedule. Every fine-tuning is tried in four ways with one seed (three rates, and a higher one that falls from
+layer to layer, as ELECTRA's), and the best on valid is repeated with the others; medians are over all its seeds.
+LAMBADA's passages are TASKS/lambada/*.jsonl.xz; without them bits a byte stand alone. Everything lies in WORK and goes
+on where it stopped: run it again after an interruption. On another machine, a second visit needs two things of WORK:
+`encoder` (its checkpoints apart), which is then not pre-trained again and needs no text, and scores.jsonl, whose
+fine-tunings are not repeated; of decoders, decoders.json. `--stop-after 540` ends by itself before a visit does.
 
 At the end the best runs of two tasks are exported and scored by `transformers` alone, beside their own scores.
 
@@ -45,7 +45,12 @@ TASKS: dict[str, tuple[str, list[str], int, str, float, float | None]] = {
     "wnut17_ner": ("tag", ["-c", "tags=ner"], 6, "entity_f1", 40.0, None),
     "qnli": ("qnli", [], 6, "accuracy", 80.0, None),
 }
-RATES = ("5e-5", "1e-4", "2e-4")
+CANDIDATES = {  # tried with one seed; a name is what tables and folders say
+    "5e-5": ["train.lr=5e-5"],
+    "1e-4": ["train.lr=1e-4"],
+    "2e-4": ["train.lr=2e-4"],
+    "3e-4-decay": ["train.lr=3e-4", "train.layer_decay=0.8", "transfer.dropout=0.1"],
+}
 FINE_TUNING = ["train.batch_examples=32", "train.warmup=0.1", "task.length=128"]
 EXPORTED = ("mrpc", "rte")  # scored again by transformers
 KEPT = "scores.jsonl"
@@ -82,10 +87,13 @@ def stop(*_: object) -> None:
 
 
 def prepare(arguments: argparse.Namespace, work: Path) -> Path:
-    corpus = work / "corpus"
+    """Prepare the text; decoders have a tokenizer of bytes, since lower-cased words have other bits a byte."""
+    corpus = work / ("corpus-bytes" if arguments.decoder else "corpus")
     if not (corpus / "manifest.json").is_file():
-        tokenizer = "wordpiece:30522,lower"
-        if arguments.vocab is not None:  # its first unused entry becomes end-of-text, which causal models need
+        tokenizer = "bytebpe:50304" if arguments.decoder else "wordpiece:30522,lower"
+        if (
+            arguments.vocab is not None and not arguments.decoder
+        ):  # its first unused entry becomes end-of-text, which causal models need
             tokenizer = str(work / "vocab.txt")
             words = Path(arguments.vocab).read_text(encoding="utf-8").replace("[unused0]\n", "[EOT]\n", 1)
             Path(tokenizer).write_text(words, encoding="utf-8")
@@ -109,15 +117,15 @@ def pretrain(arguments: argparse.Namespace, work: Path, recipe: str, name: str, 
 
 def finetune(arguments: argparse.Namespace, run: Path, work: Path, name: str, rate: str, seed: int) -> None:
     kind, options, epochs, *_ = TASKS[name]
-    folder = work / "tasks" / f"{name}-{rate}-{seed}"
-    log = work / "tasks" / f"{folder.name}.log"
+    folder = find_tasks(work) / f"{name}-{rate}-{seed}"
+    log = folder.with_name(f"{folder.name}.log")
     if seed in read_scores(work, name).get(rate, {}):
         return
     if (folder / "recipe.yaml").is_file() and not (folder / "model.safetensors").is_file():
         etude("finetune", "--resume", folder, "-q", log=log)
     elif not folder.exists():
         files = [f"{arguments.tasks}/{name}/{part}.jsonl.xz" for part in ("train", "valid")]
-        settings = [*FINE_TUNING, f"train.lr={rate}", f"train.epochs={epochs}", f"train.seed={seed}"]
+        settings = [*FINE_TUNING, *CANDIDATES[rate], f"train.epochs={epochs}", f"train.seed={seed}"]
         settings += [f"train.steps={arguments.task_steps}", "train.epochs=null"] if arguments.task_steps else []
         words = ["--train", files[0], "--dev", files[1], "-o", folder, *settings, "-q"]
         etude("finetune", run, kind, *options, *words, log=log)
@@ -138,6 +146,11 @@ def keep_scores(folder: Path, work: Path, name: str, rate: str, seed: int) -> No
         file.write(json.dumps(line) + "\n")
 
 
+def find_tasks(work: Path) -> Path:
+    """Return the folder of the fine-tunings of the encoder that is there: those of another one are not its own."""
+    return work / "tasks" / (hash_encoder(work) or "encoder")
+
+
 def hash_encoder(work: Path) -> str:
     """Return what names the weights that are fine-tuned, so that scores of others are not taken for theirs."""
     sums = work / "encoder" / "checksums.json"
@@ -154,25 +167,25 @@ def read_scores(work: Path, name: str) -> dict[str, dict[int, float]]:
     scores: dict[str, dict[int, float]] = {}
     encoder = hash_encoder(work)
     for line in map(json.loads, lines):
-        if line["task"] == name and line["rate"] in RATES and line["encoder"] == encoder:
+        if line["task"] == name and line["rate"] in CANDIDATES and line["encoder"] == encoder:
             scores.setdefault(line["rate"], {})[line["seed"]] = 100 * line["scores"][TASKS[name][3]]
     return scores
 
 
 def best_rate(scores: dict[str, dict[int, float]]) -> str | None:
-    """Return the rate that is best with the first seed; None before all three were tried."""
+    """Return the candidate that is best with the first seed; None before all were tried."""
     first = {rate: values[0] for rate, values in scores.items() if 0 in values}
-    return max(first, key=lambda rate: first[rate]) if len(first) == len(RATES) else None
+    return max(first, key=lambda rate: first[rate]) if len(first) == len(CANDIDATES) else None
 
 
 def finetune_all(arguments: argparse.Namespace, run: Path, work: Path) -> None:
-    """Try the rates of all tasks, the long ones first; repeat the best of a task with other seeds once it is known."""
+    """Try all candidates of all tasks, the long ones first; repeat a task's best with other seeds once it is known."""
     with ThreadPoolExecutor(arguments.processes) as pool:
 
         def begin(name: str, rate: str, seed: int) -> Future[None]:
             return pool.submit(finetune, arguments, run, work, name, rate, seed)
 
-        trials = {begin(name, rate, 0): name for name in arguments.only for rate in RATES}
+        trials = {begin(name, rate, 0): name for name in arguments.only for rate in CANDIDATES}
         repeats, left = [], Counter(trials.values())
         for trial in as_completed(trials):
             name = trials[trial]
@@ -188,7 +201,7 @@ def check_exports(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in EXPORTED:
         rate = best_rate(read_scores(work, name)) if name in arguments.only else None
-        runs = [folder.parent for folder in sorted((work / "tasks").glob(f"{name}-{rate}-*/model.safetensors"))]
+        runs = [folder.parent for folder in sorted(find_tasks(work).glob(f"{name}-{rate}-*/model.safetensors"))]
         if not runs or STOPPED.is_set():
             continue
         run = runs[0]

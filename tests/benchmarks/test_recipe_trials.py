@@ -118,6 +118,41 @@ def test_a_shape_that_cannot_be_measured_says_why(
     assert "base: not measured: no such shape" in capsys.readouterr().out
 
 
+def test_another_choice_under_a_known_name_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial of more minutes had the steps of fewer, and one of another rate the scores of the first."""
+    path = tmp_path / "results.jsonl"
+    run_fakes(tmp_path, monkeypatch, ["base", "other"], until=26)
+
+    def find(minutes: float = 2, tokenizer: str | None = None, **settings: object) -> set[str]:
+        trials = (Trial("base"), Trial("other", {key.replace("__", "."): v for key, v in settings.items()}, tokenizer))
+        return recipe_trials.find_done(Plan("encoder-20min", minutes, 2, TASKS, trials), path)
+
+    assert find() == {"base", "other"} and find(train__lr=1e-5) == find(tokenizer="word:9") == {"base"}
+    assert find(minutes=4) == set()
+    names = {
+        recipe_trials.name_run(Plan(recipe, minutes, 2, TASKS, ()), Trial("base", settings, tokenizer))
+        for recipe, minutes, settings, tokenizer in (
+            ("encoder-20min", 2, {}, None), ("encoder-20min", 4, {}, None), ("encoder-20min", 2, {"train.lr": 1}, None),
+            ("encoder-20min", 2, {}, "word:9"), ("encoder-5min", 2, {}, None),
+        )
+    }  # fmt: skip
+    assert len(names) == 5 and all(name.startswith("base-") for name in names)
+
+
+def test_the_table_has_what_all_trials_have(tmp_path: Path) -> None:
+    """Lines with another number of seeds or other tasks ended it with an error."""
+    line = {"steps": 10, "set": {}, "tokenizer": None}
+    results = [
+        {"trial": "base", "scores": {"a": [50, 52], "b": [70, 70]}, **line},
+        {"trial": "later", "scores": {"a": [53], "c": [90]}, **line},
+    ]
+    rows = format_table(results).splitlines()
+    assert rows[0].startswith("trial | a | b | c | mean") and rows[1].startswith(
+        "later | 53.0 | – | 90.0 | 53.00 | +3.0"
+    )
+    assert rows[2].startswith("base | 51.0 | 70.0 | – | 51.00 |")
+
+
 def test_the_table_has_the_best_first_and_compares_seed_by_seed() -> None:
     def line(name: str, first: list[float], second: list[float]) -> dict[str, Any]:
         return {"trial": name, "scores": {"a": first, "b": second}, "steps": 10, "set": {}, "tokenizer": None}

@@ -13,7 +13,7 @@ import yaml
 
 from benchmarks import twenty_minutes
 
-SCORES = {"5e-5": 0.5, "1e-4": 0.75, "2e-4": 0.25}
+SCORES = {"5e-5": 0.5, "1e-4": 0.75, "2e-4": 0.25, "3e-4": 0.5}
 
 
 def fake_etude(calls: list[list[str]], failing: str = "") -> Callable[..., int]:
@@ -58,10 +58,10 @@ def test_rates_are_tried_and_the_best_is_repeated(
     words = ["--vocab", str(tmp_path / "vocab.txt"), "--only", "sst2", "ud_ewt", "--seeds", "3", "--processes", "1"]
     start(monkeypatch, tmp_path, *words, "--minutes", "3", "--settings", "objective.kind=replaced")
     assert (tmp_path / "work" / "vocab.txt").read_text() == "[PAD]\n[EOT]\n[unused1]\n"
-    assert [line[0] for line in calls] == ["prepare", "pretrain", *["finetune"] * 10]
+    assert [line[0] for line in calls] == ["prepare", "pretrain", *["finetune"] * 12]
     assert calls[1][-2:] == ["train.minutes=3.0", "objective.kind=replaced"]
     runs = [Path(line[line.index("-o") + 1]).name for line in calls[2:]]
-    trials = [f"{name}-{rate}-0" for name in ("sst2", "ud_ewt") for rate in twenty_minutes.RATES]
+    trials = [f"{name}-{rate}-0" for name in ("sst2", "ud_ewt") for rate in twenty_minutes.CANDIDATES]
     assert runs == trials + [f"{name}-1e-4-{seed}" for name in ("sst2", "ud_ewt") for seed in (1, 2)]
     result = json.loads((tmp_path / "work" / "twenty_minutes.json").read_text())
     assert result["pretraining"] == {"split": "valid", "loss": 2.5}
@@ -69,7 +69,7 @@ def test_rates_are_tried_and_the_best_is_repeated(
     table = capsys.readouterr().out
     assert "sst2         accuracy     77.0  goal 90.5 missed   lr 1e-4  all 75.0 77.0 79.0  BERT-medium 89.6" in table
     start(monkeypatch, tmp_path, *words, "--minutes", "3")
-    assert len(calls) == 12, "what is done is not repeated"
+    assert len(calls) == 14, "what is done is not repeated"
 
 
 def test_a_second_machine_goes_on_with_weights_and_scores_alone(
@@ -90,10 +90,14 @@ def test_a_second_machine_goes_on_with_weights_and_scores_alone(
     (tmp_path / "work" / "scores.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
     start(monkeypatch, tmp_path, "--only", "sst2", "--seeds", "3", "--processes", "1")
     runs = [Path(line[line.index("-o") + 1]).name for line in calls]
-    assert runs == ["sst2-2e-4-0", "sst2-1e-4-1", "sst2-1e-4-2"]
+    assert runs == ["sst2-2e-4-0", "sst2-3e-4-decay-0", "sst2-1e-4-1", "sst2-1e-4-2"]
     result = json.loads((tmp_path / "work" / "twenty_minutes.json").read_text())
     assert result["tasks"]["sst2"]["values"] == pytest.approx([75, 77, 79])
-    assert len((tmp_path / "work" / "scores.jsonl").read_text().splitlines()) == 6
+    assert len((tmp_path / "work" / "scores.jsonl").read_text().splitlines()) == 7
+    # another encoder in its place: what was fine-tuned from the first one is none of its own
+    (encoder / "checksums.json").write_text(json.dumps({"files": {"model.safetensors": {"sha256": "c" * 64}}}))
+    start(monkeypatch, tmp_path, "--only", "sst2", "--seeds", "3", "--processes", "1")
+    assert len(calls) == 4 + 6
 
 
 def test_decoders_that_have_results_are_not_trained_again(
@@ -103,7 +107,9 @@ def test_decoders_that_have_results_are_not_trained_again(
     monkeypatch.setattr(twenty_minutes, "etude", fake_etude(calls))
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "decoders.json").write_text('{"decoder-20min": {"valid": 1}, "gpt2": {"valid": 2}}')
-    start(monkeypatch, tmp_path, "--decoder")
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[unused0]\n")
+    start(monkeypatch, tmp_path, "--decoder", "--vocab", str(tmp_path / "vocab.txt"))
+    assert calls[0][0] == "prepare" and calls[0][-1] == "bytebpe:50304", "bits a byte are of the text as it is"
     assert [line[:2] for line in calls if line[0] == "pretrain"] == [["pretrain", "gpt2"]]
     results = json.loads((tmp_path / "work" / "decoders.json").read_text())
     assert results["gpt2"] == {"valid": 2} and results["gpt2-8x512"]["valid"]["loss"] == 2.5
@@ -124,7 +130,7 @@ def test_repeats_of_a_task_do_not_wait_for_the_rates_of_the_others(
         return code
 
     monkeypatch.setattr(twenty_minutes, "etude", run)
-    start(monkeypatch, tmp_path, "--only", "sst2", "rte", "--seeds", "2", "--processes", "4")
+    start(monkeypatch, tmp_path, "--only", "sst2", "rte", "--seeds", "2", "--processes", "5")
     result = json.loads((tmp_path / "work" / "twenty_minutes.json").read_text())
     assert [row["rate"] for row in result["tasks"].values()] == ["1e-4", "1e-4"]
 
@@ -138,7 +144,10 @@ def test_the_best_run_is_scored_again_by_transformers(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     start(monkeypatch, tmp_path, "--only", "mrpc", "sst2", "--seeds", "1", "--processes", "1")
     exported = json.loads((tmp_path / "work" / "twenty_minutes.json").read_text())["exported"]
-    run, examples = tmp_path / "work" / "tasks" / "mrpc-1e-4-0", tmp_path / "tasks" / "mrpc" / "valid.jsonl.xz"
+    run, examples = (
+        tmp_path / "work" / "tasks" / "encoder" / "mrpc-1e-4-0",
+        tmp_path / "tasks" / "mrpc" / "valid.jsonl.xz",
+    )
     assert exported == {"mrpc": [str(run), str(examples)]}
 
 
