@@ -171,7 +171,9 @@ class ParsedError(Exception):
     """The flags were read; nothing is measured."""
 
 
-@pytest.mark.parametrize("name", ["generation", "crf", "lstm", "steps", "step20", "encode", "finetune", "expert"])
+@pytest.mark.parametrize(
+    "name", ["generation", "crf", "lstm", "steps", "step20", "start", "encode", "finetune", "expert"]
+)
 def test_a_speed_is_one_that_its_benchmark_can_measure(
     machine: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
