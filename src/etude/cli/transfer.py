@@ -28,10 +28,10 @@ def present_finetune(call: Call[TaskRun], *, resume: Path | None = None) -> None
     """
     options = call.options
     if resume is not None:
-        if call.words or set(call.given) - {"quiet"}:
+        if call.words or set(call.given) - {"quiet", "parallel"}:
             raise UserError("--resume takes nothing but the run: its task, files and settings are inside.")
         with show_activity(f"resuming {resume}", bool(options["quiet"])):
-            tuned = verbs.resume_finetune(resume, quiet=options["quiet"])
+            tuned = verbs.resume_finetune(resume, parallel=options["parallel"], quiet=options["quiet"])
         print_task_run(tuned, resume)
         return
     arguments = call.arguments

@@ -104,6 +104,15 @@ def _time_product(left: Tensor, right: Tensor, out: Tensor) -> float:
     return time.perf_counter() - started
 
 
+_measured_by_parent: bool | None = None
+
+
+def take_measurement(is_bf16_faster: bool) -> None:
+    """Take a parent's measurement of this CPU: its children would disturb each other's."""
+    global _measured_by_parent
+    _measured_by_parent = is_bf16_faster
+
+
 @cache
 def is_bf16_faster_on_cpu() -> bool:
     """Whether training is faster in bf16 on this CPU, measured: chips with AMX or bf16 products are, others far slower.
@@ -111,6 +120,8 @@ def is_bf16_faster_on_cpu() -> bool:
     Times a linear layer under autocast, forward and backward, with all its casts. It must be faster by a quarter:
     norms, softmax and the optimiser stay in float32 and dilute the gain.
     """
+    if _measured_by_parent is not None:
+        return _measured_by_parent
     with onednn_enabled(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns once that a chip has no bf16, which is what we find out here
         # from small to large: a chip without bf16 can be 400 times slower, which shows in milliseconds

@@ -8,6 +8,14 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+_ignores_repeats = False
+
+
+def ignore_repeated_signals() -> None:
+    """Let no second signal end what the first one has stopped: a child gets it from its parent and its group, too."""
+    global _ignores_repeats
+    _ignores_repeats = True
+
 
 @contextlib.contextmanager
 def handle_signals(stop: Callable[[], None]) -> Iterator[None]:
@@ -21,7 +29,7 @@ def handle_signals(stop: Callable[[], None]) -> Iterator[None]:
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         stop()
-        signal.signal(number, previous[number])
+        signal.signal(number, signal.SIG_IGN if _ignores_repeats else previous[number])
 
     previous: dict[int, Callable[[int, FrameType | None], object] | int | None] = {
         number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)

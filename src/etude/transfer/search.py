@@ -6,7 +6,8 @@ It chooses learning rates, and compares poolings, or features with fine-tuning.
     OUT/trials/lr-3e-05-seed-1  one run a trial; the weights of those that did not win are removed at the end
     OUT/...                     the run that won: the best seed of the setting with the best mean
 
-A setting with which a seed diverges has lost; what went wrong stands under `diverged`.
+Trials run one after another in this process, or several at once in processes of their own (trial_processes.py), with
+the same result. A setting with which a seed diverges has lost; what went wrong stands under `diverged`.
 
 A fine-tuned score varies with the seed alone by more than most claims are worth (Dodge et al. 2020; BERT's README
 gives MRPC as 84 to 88), hence the mean and the deviation.
@@ -24,7 +25,7 @@ import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Any, NamedTuple, NotRequired
 
 from typing_extensions import TypedDict  # that of Python 3.11 cannot be checked
 
@@ -40,6 +41,7 @@ from etude.settings import Count, read_json
 from etude.train import checkpoint
 from etude.train.failures import DivergenceError
 from etude.transfer import finetune as single
+from etude.transfer import trial_processes
 
 FOLDER = "trials"
 
@@ -58,11 +60,13 @@ def search(
     skip_bad: bool = False,
     quiet: bool = False,
     encoding: str | None = None,
+    parallel: int = 1,
 ) -> Run:
-    """Run a trial for every combination of `vary` ({"train.lr": [2e-5, 5e-5]}) and seed.
+    """Run a trial for every combination of `vary` ({"train.lr": [2e-5, 5e-5]}) and seed, `parallel` at a time.
 
     Returns the winner, or an unfinished run where the search was interrupted.
     """
+    trial_processes.check_parallel(parallel)
     if dev is None:
         raise UserError("Settings and seeds are compared on held-out examples: name them with --dev.")
     out = Path(out)
@@ -81,6 +85,8 @@ def search(
     }
     refuse_set_twice(request["vary"], request["overrides"])
     _check_trials(request)
+    if len(_plan_trials(out, request)) == 1:
+        trial_processes.refuse_single(parallel)
     staging = out.with_name(f".{out.name}.creating-{os.getpid()}")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
@@ -89,7 +95,7 @@ def search(
         out.rmdir()
     os.rename(staging, out)
     try:
-        return resume(out, quiet)
+        return resume(out, quiet, parallel)
     except UserError:
         if not any((out / FOLDER).glob("*/recipe.yaml")):  # nothing has begun: the same folder may be named again
             shutil.rmtree(out)
@@ -174,32 +180,73 @@ def is_search(folder: str | Path) -> bool:
     return (Path(folder) / TRIALS).is_file()
 
 
-def resume(out: str | Path, quiet: bool = False) -> Run:
-    """Go on with the trials that are not finished."""
+class PlannedTrial(NamedTuple):
+    """A trial before it runs."""
+
+    folder: Path
+    settings: dict[str, Any]  # those that are varied
+    seed: int  # counted from 0, which is train.seed
+
+
+def resume(out: str | Path, quiet: bool = False, parallel: int = 1) -> Run:
+    """Go on with the trials that are not finished, `parallel` at a time, however many it was before."""
+    trial_processes.check_parallel(parallel)
     out = Path(out)
-    request: dict[str, Any] = {**read_json(out / TRIALS, SearchRequest, "Take it from a copy, or start again.")}
+    request = _read_request(out)
     if "chosen" in request:
         return Run.open(out)
-    warned: set[str] = set()
+    planned = _plan_trials(out, request)
+    errors = _run_in_turn(request, planned, quiet) if parallel == 1 else _run_at_once(out, planned, quiet, parallel)
+    if isinstance(errors, Run):
+        return errors
     trials: list[dict[str, Any]] = []
     diverged: list[dict[str, Any]] = []
-    for settings in _combinations(request):
-        for seed in range(request["seeds"]):
-            used = {trial["folder"] for trial in (*trials, *diverged)}
-            folder = out / FOLDER / _unused_name(_trial_name(settings, seed), used)
-            trial = {"folder": folder.name, "settings": settings, "seed": seed}
-            try:
-                with _once(warned):
-                    run = _run_trial(request, folder, settings, seed, quiet)
-            except DivergenceError as error:
-                logging.getLogger("etude").warning("%s has lost: %s", folder.name, error)
-                diverged.append({**trial, "error": str(error)})
-                continue
-            if not run.finished:
-                return run
+    for folder, settings, seed in planned:
+        trial = {"folder": folder.name, "settings": settings, "seed": seed}
+        if folder.name in errors:
+            diverged.append({**trial, "error": errors[folder.name]})
+        else:
             plan = Plan.read(folder)
             trials.append({**trial, "score": plan.scores[plan.score]["value"]})
     return _keep_best(out, request, trials, diverged)
+
+
+def run_stored_trial(out: Path, name: str) -> Run:
+    """Run a trial of a stored search, by the name of its folder, and print nothing; for a process of its own."""
+    request = _read_request(out)
+    trial = next(trial for trial in _plan_trials(out, request) if trial.folder.name == name)
+    return _run_trial(request, *trial, quiet=True)
+
+
+def _read_request(out: Path) -> dict[str, Any]:
+    return {**read_json(out / TRIALS, SearchRequest, "Take it from a copy, or start again.")}
+
+
+def _run_in_turn(request: dict[str, Any], planned: list[PlannedTrial], quiet: bool) -> dict[str, str] | Run:
+    """Run trials in this process; return the errors of those that diverged, or the run that was interrupted."""
+    warned: set[str] = set()
+    errors: dict[str, str] = {}
+    for trial in planned:
+        try:
+            with _once(warned):
+                run = _run_trial(request, *trial, quiet)
+        except DivergenceError as error:
+            logging.getLogger("etude").warning("%s has lost: %s", trial.folder.name, error)
+            errors[trial.folder.name] = str(error)
+            continue
+        if not run.finished:
+            return run
+    return errors
+
+
+def _run_at_once(out: Path, planned: list[PlannedTrial], quiet: bool, parallel: int) -> dict[str, str] | Run:
+    """Run trials in processes of their own; return as `_run_in_turn` does, with the search's folder as the run."""
+    finished = [trial.folder for trial in planned if Run(trial.folder).finished]
+    for folder in finished:  # here: a process takes seconds to start
+        complete_finished(Run(folder))
+    names = [trial.folder.name for trial in planned if trial.folder not in finished]
+    errors = trial_processes.run_trials(out / FOLDER, names, len(planned), parallel, quiet)
+    return Run(out) if errors is None else errors
 
 
 @contextmanager
@@ -241,6 +288,18 @@ def _run_trial(request: dict[str, Any], folder: Path, settings: dict[str, Any], 
 def _combinations(request: dict[str, Any]) -> list[dict[str, Any]]:
     """The settings of the trials, in their order."""
     return [dict(zip(request["vary"], values, strict=True)) for values in itertools.product(*request["vary"].values())]
+
+
+def _plan_trials(out: Path, request: dict[str, Any]) -> list[PlannedTrial]:
+    """The trials with their folders, in their order."""
+    trials: list[PlannedTrial] = []
+    used: set[str] = set()
+    for settings in _combinations(request):
+        for seed in range(request["seeds"]):
+            name = _unused_name(_trial_name(settings, seed), used)
+            used.add(name)
+            trials.append(PlannedTrial(out / FOLDER / name, settings, seed))
+    return trials
 
 
 def _unused_name(name: str, used: Collection[str]) -> str:

@@ -40,6 +40,7 @@ def finetune(
     vary: Mapping[str, Sequence[object]] | None = None,
     compare_poolings: bool = False,
     seeds: int = 1,
+    parallel: int = 1,
     encoding: str | None = None,
     skip_bad: bool = False,
     quiet: bool = False,
@@ -66,19 +67,22 @@ def finetune(
         vary: Values of a setting to compare on dev: task.pooling=start,mean,max,last
         compare_poolings: Compare features and fine-tuning under all four poolings, in one table.
         seeds: Number of runs, each with another seed; their mean and standard deviation are printed.
+        parallel: Number of these runs at a time, each in a process of its own, with the same result: small models
+            share a GPU, best where NVIDIA's MPS runs, which this does not start.
         encoding: Encoding of labelled files that are not UTF-8: cp1252 (Windows), cp949 (Korean), utf-16 or another of
             Python's names.
         skip_bad: Leave out invalid examples and count them, instead of stopping.
         quiet: Print no progress.
     """
     require_at_least("seeds", seeds, 1)
+    require_at_least("parallel", parallel, 1)
     run, train = require_path("run", run, PRETRAINED), require_path("train", train, EXAMPLES)
     dev = None if dev is None else require_path("dev", dev, EXAMPLES)
     from etude.recipes.datasets import resolve_dataset
     from etude.runs.task_plan import task_module
     from etude.text.encodings import check_encoding
     from etude.transfer import finetune as single
-    from etude.transfer import search, suite
+    from etude.transfer import search, suite, trial_processes
     from etude.verbs.task_run import TaskRun
 
     if task in suite.SUITES:
@@ -100,9 +104,10 @@ def finetune(
     if seeds > 1 or any(len(values) > 1 for values in varied.values()):
         tuned = search.search(
             run, task, train, out, dev=dev, vary=varied, seeds=seeds, columns=named, overrides=overrides,
-            skip_bad=skip_bad, quiet=quiet, encoding=encoding,
+            skip_bad=skip_bad, quiet=quiet, encoding=encoding, parallel=parallel,
         )  # fmt: skip
     else:
+        trial_processes.refuse_single(parallel)
         search.refuse_set_twice(varied, overrides)
         overrides |= {key: values[0] for key, values in varied.items()}
         tuned = single.finetune(
@@ -162,20 +167,24 @@ def is_finetuning(folder: str | Path) -> bool:
 
 
 @keeps_random_state
-def resume_finetune(run: str | Path, *, quiet: bool = False) -> TaskRun:
+def resume_finetune(run: str | Path, *, parallel: int = 1, quiet: bool = False) -> TaskRun:
     """Continue a fine-tuning, or with a comparison of several, that was stopped.
 
     Args:
         run: The folder of the run.
+        parallel: Number of runs of a comparison at a time; it may be another one than before.
         quiet: Print no progress.
     """
+    require_at_least("parallel", parallel, 1)
     from etude.runs.completion import complete_finished
     from etude.transfer import finetune as single
-    from etude.transfer import search
+    from etude.transfer import search, trial_processes
     from etude.verbs.task_run import TaskRun
 
-    resumed = search.resume(run, quiet) if search.is_search(run) else complete_finished(single.resume(run, quiet))
-    return TaskRun(resumed.folder)
+    if search.is_search(run):
+        return TaskRun(search.resume(run, quiet, parallel).folder)
+    trial_processes.refuse_single(parallel)
+    return TaskRun(complete_finished(single.resume(run, quiet)).folder)
 
 
 class AugmentCounts(NamedTuple):
