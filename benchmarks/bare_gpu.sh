@@ -15,7 +15,7 @@
 # There, in a checkout, as soon as the folders named have come, with this command or with one before it (`keep FOLDER WORK` takes
 # in what has come, and does no more); each returns at once, and what it began goes on:
 #   bash benchmarks/bare_gpu.sh begin FOLDER WORK         wheels: unpack them, and copy the code
-#   bash benchmarks/bare_gpu.sh speed FOLDER WORK NAME... run these of generation, crf, lstm, steps, step20, start, encode, finetune, expert: they need the card alone
+#   bash benchmarks/bare_gpu.sh speed FOLDER WORK NAME... run these of generation, crf, lstm, steps, step20, start, seeds, encode, finetune, expert: they need the card alone
 #   bash benchmarks/bare_gpu.sh tests FOLDER WORK         start `pytest -m gpu`
 #   bash benchmarks/bare_gpu.sh picks FOLDER WORK         pick, minilm: start picks of --mode MODE, PARALLEL at once
 #   bash benchmarks/bare_gpu.sh study FOLDER WORK NAME... text.*, tasks: prepare the text, start these studies
@@ -154,10 +154,11 @@ speed() { # FOLDER NAME...: each for a minute or two; encode for five; finetune 
         steps) line="recorded_step.py --only mini-mlm mini-electra medium-mlm medium-electra --profile 25 --seconds 100" ;;
         step20) line="recorded_step.py --only encoder-20min electra --forms recorded --profile 45 --seconds 120"; most=220 ;;
         start) line="finetune_start.py"; most=300 ;;
+        seeds) line="finetune_seeds.py"; most=400 ;;
         encode) line="encode_speed.py --texts 60000 --rounds 3 --seconds 220"; most=320 ;;
         finetune) line="finetune_speed.py --rounds 2 --seconds 440 ${FINETUNE:-}"; most=560 ;;
         expert) line="train_speed.py --peers expert --rounds 2 --steps 40 --only bert-128,bert-512,gpt2-1024,electra-128 ${EXPERT:-}"; most=560 ;;
-        *) echo "generation, crf, lstm, steps, step20, start, encode, finetune or expert, not $name" >&2; exit 2 ;;
+        *) echo "generation, crf, lstm, steps, step20, start, seeds, encode, finetune or expert, not $name" >&2; exit 2 ;;
         esac
         echo "== $line"
         (cd "$work/tree" && PYTHONPATH="$work/tree/src:$work/packages" timeout $most python benchmarks/$line 2>&1) \

@@ -172,7 +172,7 @@ class ParsedError(Exception):
 
 
 @pytest.mark.parametrize(
-    "name", ["generation", "crf", "lstm", "steps", "step20", "start", "encode", "finetune", "expert"]
+    "name", ["generation", "crf", "lstm", "steps", "step20", "start", "seeds", "encode", "finetune", "expert"]
 )
 def test_a_speed_is_one_that_its_benchmark_can_measure(
     machine: Path, name: str, monkeypatch: pytest.MonkeyPatch
