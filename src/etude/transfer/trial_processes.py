@@ -99,11 +99,11 @@ class TrialProgress(Progress):
     """
 
     def __init__(self, total: int, done: int, parallel: int, quiet: bool) -> None:
-        self.parallel, self.begun = parallel, time.monotonic()
+        self.parallel, self.start = parallel, time.monotonic()
         super().__init__(total, step=done, quiet=quiet)
 
     def format_line(self) -> str:
-        seconds = round(time.monotonic() - self.begun)
+        seconds = round(time.monotonic() - self.start)
         return f"{self._step}/{self.total} trials  {self.parallel} at a time  {seconds // 60}m{seconds % 60:02d}s"
 
     def count(self, trial: str) -> None:
